@@ -1,0 +1,30 @@
+# make demo: train five methods on digits and show the result.  make test: everything that must hold.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test bench
+
+setup: $(STAMP)
+
+# Torch comes first and alone, so that the pinned build is the one everything else is resolved against.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed, found: $$($(PYTHON) --version); use make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $(STAMP)
+
+demo: setup
+	$(BIN)/gcr demo
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m "not gpu and not slow"
+
+bench: setup
+	$(BIN)/python benchmarks/step.py

@@ -1,0 +1,3 @@
+"""gcr: continual learning with replay memory chosen by gradient coresets."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,329 @@
+"""The command line: parses, calls, prints; nothing else. What a command needs is imported when it starts."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import gcr
+from gcr.settings import BadInput
+
+if TYPE_CHECKING:
+    from gcr.experiments.engine import Event, Job
+    from gcr.experiments.experiment import Experiment
+
+app = typer.Typer(
+    name="gcr",
+    help="Continual learning with replay memory chosen by gradient coresets.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+OutOption = Annotated[Path, typer.Option("--out", help="Folder for run folders.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+ProcessesOption = Annotated[int, typer.Option("--processes", help="Runs at a time on a CPU; 0: one per core.", min=0)]
+
+
+def run_cli(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 ok, 1 a run failed, 2 bad usage, 130 interrupted."""
+    try:
+        code = app(arguments, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except BadInput as error:
+        message, code = str(error), 2
+    except KeyboardInterrupt:
+        message, code = "interrupted; finished runs are kept, the same command trains the rest", 130
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not one of the parser's own
+            raise
+        message, code = error.format_message(), error.exit_code  # type: ignore[attr-defined]
+    err.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return code
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"gcr {gcr.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    out_folder: OutOption = Path("runs/demo"),
+    device: DeviceOption = "auto",
+    processes: ProcessesOption = 0,
+) -> int:
+    """Five methods on real digits, three seeds each: a table and a report in less than a minute.
+
+    Example: `gcr demo`
+    """
+    from gcr.experiments.experiment import compose
+
+    methods = ("finetune", "er", "der++", "gcr", "joint")
+    experiments = [
+        compose("seq-digits", method, seed=seed, overrides={"epochs": 8}) for method in methods for seed in range(3)
+    ]
+    return _train_and_show(experiments, out_folder, None, device, processes, threads=1, title="Digits, five methods")
+
+
+@app.command()
+def run(
+    scenario: Annotated[str, typer.Argument(help="Which tasks; see `gcr scenarios`.")],
+    method: Annotated[str, typer.Option("--method", "-m", help="See `gcr methods`.")] = "gcr",
+    selector: Annotated[str | None, typer.Option("--selector", help="See `gcr selectors`; the method's own if not given.")] = None,
+    buffer: Annotated[int | None, typer.Option("--buffer", "-k", help="Examples kept in memory.")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over each task.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="convnet, mlp or resnet18.")] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="As 0,1,2 or 0-4.")] = "0",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Any setting, as lr=0.03; may be repeated.")] = None,
+    out_folder: OutOption = Path("runs"),
+    name: Annotated[str | None, typer.Option("--name", help="Name of the run folder; made from the experiment if not given.")] = None,
+    device: DeviceOption = "auto",
+    processes: ProcessesOption = 0,
+    threads: Annotated[int, typer.Option("--threads", help="Threads of a run on a CPU.", min=1)] = 1,
+) -> int:
+    """Train a method on a scenario, once per seed. Runs that are there already are kept, not trained again.
+
+    Examples:
+
+    `gcr run seq-digits --method gcr --buffer 100 --seeds 0,1,2`
+
+    `gcr run seq-digits --method er --selector grad-approx --set lr=0.03 --out runs/er-gcr`
+    """
+    from gcr.experiments.experiment import compose
+
+    overrides = _read_settings(settings or [])
+    for key, value in (("buffer", buffer), ("epochs", epochs), ("model", model)):
+        if value is not None:
+            if key in overrides:
+                raise BadInput(f"{key} is given twice, as --{key} and as --set {key}=…; give it once")
+            overrides[key] = value
+    numbers = _read_seeds(seeds)
+    experiments = [compose(scenario, method, seed=seed, selector=selector, overrides=overrides) for seed in numbers]
+    return _train_and_show(experiments, out_folder, name, device, processes, threads)
+
+
+@app.command("methods")
+def list_methods() -> None:
+    """The learning methods, with their settings and defaults."""
+    from gcr.methods import METHODS
+
+    _print_names("method", [(m.name, m.summary, _defaults(m)) for m in METHODS])
+
+
+@app.command("selectors")
+def list_selectors() -> None:
+    """The ways to choose what memory keeps, with their settings and defaults."""
+    from gcr.experiments.experiment import POLICIES
+
+    _print_names("selector", [(s.name, s.summary, _defaults(s)) for s in POLICIES])
+
+
+@app.command("scenarios")
+def list_scenarios() -> None:
+    """The sequences of tasks."""
+    from gcr.scenarios import SCENARIOS
+
+    _print_names("scenario", [(s.name, s.summary, "") for s in SCENARIOS])
+
+
+@app.command("settings")
+def list_settings(
+    method: Annotated[str, typer.Argument(help="See `gcr methods`.")] = "gcr",
+    selector: Annotated[str | None, typer.Option("--selector", help="See `gcr selectors`.")] = None,
+) -> None:
+    """What `--set` takes for a method, with defaults and a line each."""
+    from gcr.experiments.experiment import setting_lines
+
+    _print_names("setting", setting_lines(method, selector), third="default")
+
+
+@app.command()
+def table(folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")]) -> None:
+    """Mean ± SEM over seeds for all finished runs below a folder.
+
+    Example: `gcr table runs`
+    """
+    from gcr.experiments.tables import read_groups
+
+    _print_table(read_groups(folder))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
+    page: Annotated[Path | None, typer.Option("--page", help="File to write; report.html in the folder if not given.")] = None,
+) -> None:
+    """One self-contained HTML page for all finished runs below a folder.
+
+    Example: `gcr report runs`
+    """
+    from gcr.experiments.report import write_report
+    from gcr.experiments.tables import read_groups
+
+    out.print(f"report: {write_report(read_groups(folder), page or folder / 'report.html')}", highlight=False, soft_wrap=True)
+
+
+def _train_and_show(
+    experiments: list[Experiment],
+    folder: Path,
+    name: str | None,
+    device: str,
+    processes: int,
+    threads: int,
+    title: str | None = None,
+) -> int:
+    from gcr.experiments.engine import Job, pick_device, run_all
+    from gcr.experiments.report import write_report
+    from gcr.experiments.run_folder import RunFolder
+    from gcr.experiments.tables import read_groups
+
+    pick_device(device)
+    jobs = [Job(experiment, RunFolder.of(folder, experiment, name)) for experiment in experiments]
+    for job in jobs:
+        job.folder.check(job.experiment)
+    waiting = [job for job in jobs if not job.folder.finished]
+    if reused := len(jobs) - len(waiting):
+        err.print(f"{reused} of {len(jobs)} runs were there already", highlight=False)
+    failed = 0
+    if waiting:
+        with RunProgress(waiting) as progress:
+            failed = run_all(waiting, progress.listen, device, processes, threads)
+    groups = [g for g in read_groups(folder) if any(job.folder in g.folders for job in jobs)] if failed < len(jobs) else []
+    if groups:
+        _print_table(groups)
+    if groups and title:
+        page = write_report(groups, folder / "report.html", title)
+        out.print(f"report: {page}", highlight=False, soft_wrap=True)
+    return 1 if failed else 0
+
+
+class RunProgress:
+    """One bar over the steps of all runs on a terminal, nothing elsewhere; failures are always said."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self.jobs, self.done, self.ended = jobs, [0] * len(jobs), 0
+        self.totals: dict[int, int] = {}
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps, {task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=err,
+            disable=not err.is_terminal,
+            transient=True,
+        )
+        self.task = self.bar.add_task("starting", total=None, rate="…")
+
+    def __enter__(self) -> RunProgress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def listen(self, event: Event) -> None:
+        experiment = self.jobs[event.job].experiment
+        who = f"{experiment.label} seed {experiment.seed}"
+        if event.epoch is not None:
+            self.done[event.job], self.totals[event.job] = event.epoch.steps, event.epoch.total_steps
+        else:
+            self.ended += 1
+        if event.error is not None:
+            err.print(f"failed: {who}: {event.error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        elif event.accuracy is not None and err.is_terminal:
+            err.print(f"{who}: class-IL {event.accuracy:.2f}", highlight=False)
+        known = sum(self.totals.values())
+        total = known * len(self.jobs) / max(len(self.totals), 1)  # runs not started yet count as the average
+        speed = self.bar.tasks[0].speed
+        self.bar.update(
+            self.task,
+            description=f"{self.ended}/{len(self.jobs)} runs, {who}",
+            completed=sum(self.done),
+            total=round(total),
+            rate=f"{speed:.0f}/s" if speed else "…",
+        )
+
+
+def _print_table(groups: list[Any]) -> None:
+    from gcr.experiments.tables import COLUMNS, by_scenario, table
+
+    for scenario, members in by_scenario(groups).items():
+        view = Table(title=f"{scenario}: percent, mean ± SEM", title_justify="left", title_style="bold")
+        for number, column in enumerate(COLUMNS):
+            view.add_column(column, justify="right" if number else "left", no_wrap=not number)
+        for row in table(members):
+            view.add_row(*row)
+        _print_whole(view)
+
+
+def _print_names(kind: str, rows: list[tuple[str, str, str]], third: str = "settings and defaults") -> None:
+    view = Table(box=None, pad_edge=False, header_style="bold")
+    view.add_column(kind, no_wrap=True)
+    view.add_column("what it is")
+    if any(row[2] for row in rows):
+        view.add_column(third)
+    for row in rows:
+        view.add_row(*row[: len(view.columns)])
+    _print_whole(view)
+
+
+def _print_whole(view: Table) -> None:
+    """Outside a terminal there is no width to fit: print lines as long as they need to be."""
+    Console(width=None if out.is_terminal else 200).print(view)
+
+
+def _defaults(part: type[Any]) -> str:
+    return ", ".join(f"{f.name}={f.default}" for f in fields(part) if "help" in f.metadata)
+
+
+def _read_settings(items: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals or not key or not value:
+            raise BadInput(f'--set must be given as name=value, got "{item}"')
+        if key in values:
+            raise BadInput(f"{key} is set twice; give it once")
+        values[key] = value
+    return values
+
+
+def _read_seeds(text: str) -> list[int]:
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if match is None:
+            raise BadInput(f'seeds must be whole numbers as 0,1,2 or a range as 0-4, got "{text}"')
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise BadInput(f'seeds must be in rising order in a range, got "{part.strip()}"')
+        seeds.extend(range(first, last + 1))
+    if len(set(seeds)) < len(seeds):
+        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        raise BadInput(f"seeds must be different, got {', '.join(map(str, twice))} more than once")
+    return seeds
+
+
+if __name__ == "__main__":
+    sys.exit(run_cli())

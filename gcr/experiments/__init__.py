@@ -1,0 +1,1 @@
+"""Experiments: their description, their folders, the engine that trains them, tables and report."""

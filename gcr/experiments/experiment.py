@@ -1,0 +1,180 @@
+"""Experiment: all that determines a run, frozen, checked, and JSON both ways.
+
+>>> experiment = compose("seq-digits", "gcr", seed=1, overrides={"alpha": "0.2"})
+>>> Experiment.from_json(experiment.to_json()) == experiment
+True
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from gcr import scenarios
+from gcr.memory import Policy, Reservoir
+from gcr.methods import METHODS, Method
+from gcr.models import MODELS
+from gcr.select import SELECTORS, Selector
+from gcr.settings import BadInput, Settings, unknown
+from gcr.training import Training
+
+
+@dataclass(frozen=True)
+class Experiment:
+    scenario: str
+    model: str
+    method: Method
+    memory: Policy | None  # None where the method keeps no memory
+    training: Training
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        memory = None
+        if self.memory is not None:
+            memory = _plain(self.memory) | {"selector": _named(self.memory.selector)}
+        return {
+            "scenario": self.scenario,
+            "model": self.model,
+            "method": _named(self.method),
+            "memory": memory,
+            "training": _plain(self.training),
+            "seed": self.seed,
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
+        known = {declared.name for declared in fields(cls)}
+        for key in values:
+            if key not in known:
+                raise unknown("key of an experiment", key, known)
+        if missing := known - values.keys():
+            raise BadInput(f"experiment lacks {', '.join(sorted(missing))}")
+        memory = values["memory"]
+        if memory is not None:
+            memory = Policy.from_mapping({**memory, "selector": _from_named(memory["selector"], "selector", POLICIES)})
+        return cls(
+            scenario=values["scenario"],
+            model=values["model"],
+            method=_from_named(values["method"], "method", METHODS),
+            memory=memory,
+            training=Training.from_mapping(values["training"]),
+            seed=values["seed"],
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Experiment:
+        return cls.from_dict(json.loads(text))
+
+    def without_seed(self) -> str:
+        """What the seeds of one row of a table have in common."""
+        return replace(self, seed=0).to_json()
+
+    @property
+    def label(self) -> str:
+        """Method, and the selector where it is not the method's own."""
+        if self.memory is None or self.memory.selector.name == self.method.default_selector:
+            return self.method.name
+        return f"{self.method.name} + {self.memory.selector.name}"
+
+    @property
+    def run_name(self) -> str:
+        buffer = [f"k{self.memory.buffer}"] if self.memory else []
+        return "-".join([self.scenario, *self.label.replace("++", "pp").split(" + "), *buffer])
+
+
+POLICIES: tuple[type[Selector] | type[Reservoir], ...] = (Reservoir, *SELECTORS)
+
+
+def compose(
+    scenario: str,
+    method: str,
+    *,
+    seed: int = 0,
+    selector: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Experiment:
+    """An experiment from names and single settings; what is not given takes the defaults of scenario and method.
+
+    ``overrides`` are settings by plain name, wherever they belong: model, lr, epochs, alpha, buffer, ridge, …
+    """
+    given = dict(overrides or {})
+    defaults = scenarios.load(scenario).defaults
+    method_class = _by_name("method", method, METHODS)
+    policy_class = _by_name("selector", selector or method_class.default_selector, POLICIES)
+    model = given.pop("model", defaults.model)
+    if model not in (known_models := [make.__name__ for make in MODELS]):
+        raise unknown("model", model, known_models)
+    has_memory = bool(method_class().replays)
+    parts: list[type[Any]] = [method_class, Training, *([Policy, policy_class] if has_memory else [])]
+    homes = {name: part for part in parts for name in setting_names(part)}
+    for key in given:
+        if key not in homes:
+            raise unknown(f"setting of {method}", key, ["model", *homes])
+    taken = {part: {k: v for k, v in given.items() if homes[k] is part} for part in parts}
+    memory = None
+    if has_memory:
+        memory = Policy(**({"buffer": defaults.buffer} | taken[Policy]), selector=policy_class(**taken[policy_class]))
+        memory.check_classes(scenarios.load(scenario).n_classes, scenario)
+    training = Training(**({"epochs": defaults.epochs, "lr": defaults.lr} | taken[Training]))
+    return Experiment(scenario, model, method_class(**taken[method_class]), memory, training, seed)
+
+
+def setting_lines(method: str, selector: str | None = None) -> list[tuple[str, str, str]]:
+    """Name, help and default of every setting that ``compose`` takes for a method."""
+    method_class = _by_name("method", method, METHODS)
+    parts: list[type[Any]] = [method_class, Training]
+    if method_class().replays:
+        parts += [Policy, _by_name("selector", selector or method_class.default_selector, POLICIES)]
+    return [(f.name, f.metadata["help"], str(f.default)) for part in parts for f in fields(part) if "help" in f.metadata]
+
+
+def differences(there: Experiment, asked: Experiment) -> list[str]:
+    """Where two experiments differ, in words."""
+    old, new = flat(there.to_dict()), flat(asked.to_dict())
+    return [
+        f"{key} is {old.get(key, 'absent')} there, {new.get(key, 'absent')} here"
+        for key in [*old, *(key for key in new if key not in old)]
+        if old.get(key) != new.get(key)
+    ]
+
+
+def setting_names(part: type[Any]) -> list[str]:
+    return [declared.name for declared in fields(part) if "help" in declared.metadata]
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in setting_names(type(settings))}
+
+
+def _named(settings: Any) -> dict[str, Any]:
+    return {"name": settings.name} | _plain(settings)
+
+
+def _from_named(values: Mapping[str, Any], kind: str, known: tuple[type[Any], ...]) -> Any:
+    rest = dict(values)
+    chosen: type[Settings] = _by_name(kind, rest.pop("name", ""), known)
+    return chosen.from_mapping(rest)
+
+
+def _by_name(kind: str, name: str, known: tuple[type[Any], ...]) -> type[Any]:
+    for candidate in known:
+        if candidate.name == name:
+            return candidate
+    raise unknown(kind, name, [candidate.name for candidate in known])
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names.
+
+    >>> flat({"seed": 1, "training": {"lr": 0.1}})
+    {'seed': 1, 'training.lr': 0.1}
+    """
+    leaves: dict[str, Any] = {}
+    for key, value in values.items():
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return leaves

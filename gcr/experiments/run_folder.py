@@ -1,0 +1,101 @@
+"""The folder of one run: ``<out>/<name>/seed-<n>/`` with experiment.json, metrics.jsonl, result.json, memory.safetensors.
+
+Files are written to a temporary name and renamed, so that what is there is whole. ``result.json`` comes last: a folder with it is
+a finished run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gcr.experiments.experiment import Experiment, differences
+from gcr.settings import BadInput
+from gcr.training import Epoch
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @classmethod
+    def of(cls, out: Path, experiment: Experiment, name: str | None = None) -> RunFolder:
+        return cls(out / (name or experiment.run_name) / f"seed-{experiment.seed}")
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
+
+    def check(self, experiment: Experiment) -> None:
+        """Refuse a folder that holds another experiment, or that cannot be written to. Nothing is changed on refusal."""
+        there = self.path / "experiment.json"
+        if there.exists():
+            try:
+                other = Experiment.from_json(there.read_text())
+            except (ValueError, KeyError, TypeError) as error:
+                raise BadInput(f"{there} cannot be read ({error}); choose another --out or --name") from None
+            if different := differences(other, experiment):
+                raise BadInput(
+                    f"{self.path} holds another experiment ({'; '.join(different)}); choose another --name or --out"
+                )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / ".writable").touch()
+            (self.path / ".writable").unlink()
+        except OSError as error:
+            raise BadInput(f"cannot write to {self.path} ({error.strerror}); choose another --out") from None
+
+    def begin(self, experiment: Experiment) -> None:
+        """Start the run from the beginning: what an unfinished run left is dropped."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / "metrics.jsonl").unlink(missing_ok=True)
+        _write(self.path / "experiment.json", (experiment.to_json() + "\n").encode())
+
+    def add_epoch(self, epoch: Epoch) -> None:
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(asdict(epoch)) + "\n")
+
+    def finish(self, result: dict[str, Any], memory: dict[str, Tensor] | None) -> None:
+        if memory is not None:
+            from safetensors.torch import save
+
+            _write(self.path / "memory.safetensors", save(memory))
+        _write(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+
+    def experiment(self) -> Experiment:
+        return Experiment.from_json((self.path / "experiment.json").read_text())
+
+    def result(self) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads((self.path / "result.json").read_text())
+        return result
+
+    def memory(self) -> dict[str, Tensor] | None:
+        """The final kept buffer: image, label, logits, weight, task."""
+        file = self.path / "memory.safetensors"
+        if not file.exists():
+            return None
+        from safetensors.torch import load
+
+        return load(file.read_bytes())
+
+
+def finished_runs(folder: Path) -> Iterator[RunFolder]:
+    """All finished runs below ``folder``, in the order of their paths."""
+    for file in sorted(folder.rglob("result.json")):
+        if (file.parent / "experiment.json").exists():
+            yield RunFolder(file.parent)
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,112 @@
+"""Rows of results: the finished runs below a folder, grouped by what their seeds have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gcr.experiments.experiment import Experiment, flat
+from gcr.experiments.run_folder import RunFolder, finished_runs
+from gcr.experiments.statistics import Spread, spread
+from gcr.settings import BadInput
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one experiment over its seeds, in the order of the seeds."""
+
+    folders: list[RunFolder]
+    experiments: list[Experiment]
+    results: list[dict[str, Any]]
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.experiments[0]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [experiment.seed for experiment in self.experiments]
+
+    def spread(self, view: str, metric: str) -> Spread | None:
+        """``view`` is class_il or task_il, ``metric`` accuracy or forgetting."""
+        return spread([result[view][metric] for result in self.results])
+
+    @property
+    def seconds(self) -> Spread | None:
+        return spread([result["seconds"] for result in self.results])
+
+
+def read_groups(folder: Path) -> list[Group]:
+    """Groups in the order in which their first run was finished. An unreadable result is an error that names it."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is not a folder; give the --out folder of earlier runs")
+    groups: dict[tuple[Path, str], list[tuple[RunFolder, Experiment, dict[str, Any]]]] = {}
+    for run in sorted(finished_runs(folder), key=lambda run: (run.path / "result.json").stat().st_mtime_ns):
+        try:
+            experiment, result = run.experiment(), run.result()
+            _ = [result[view][metric] for view in ("class_il", "task_il") for metric in ("matrix", "accuracy", "forgetting")]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{run.path} cannot be read ({error}); move it away or train it again") from None
+        groups.setdefault((run.path.parent, experiment.without_seed()), []).append((run, experiment, result))
+    if not groups:
+        raise BadInput(f"no finished runs below {folder}; train some with: gcr run SCENARIO --out {folder}")
+    for rows in groups.values():
+        rows.sort(key=lambda row: row[1].seed)
+    return [Group(*(list(column) for column in zip(*rows, strict=True))) for rows in groups.values()]
+
+
+COLUMNS = (
+    "method",
+    "K",
+    "seeds",
+    "class-IL accuracy",
+    "class-IL forgetting",
+    "task-IL accuracy",
+    "task-IL forgetting",
+    "seconds",
+)
+
+
+def table(groups: list[Group]) -> list[list[str]]:
+    """A row of text per group, under ``COLUMNS``: mean ± SEM over seeds."""
+    return [
+        [name, _buffer(group), str(len(group.seeds)), *_cells(group)]
+        for name, group in zip(row_names(groups), groups, strict=True)
+    ]
+
+
+def by_scenario(groups: list[Group]) -> dict[str, list[Group]]:
+    split: dict[str, list[Group]] = {}
+    for group in groups:
+        split.setdefault(group.experiment.scenario, []).append(group)
+    return split
+
+
+def row_names(groups: list[Group]) -> list[str]:
+    """The label of each group, with the settings that tell it from others of the same label and buffer size."""
+    names = []
+    for group in groups:
+        alike = [other for other in groups if _family(other) == _family(group)]
+        described = [flat(other.experiment.to_dict() | {"folder": other.folders[0].path.parent.name}) for other in alike]
+        mine = described[alike.index(group)]
+        varying = [key for key in mine if key != "seed" and len({str(d.get(key)) for d in described}) > 1]
+        if len(varying) > 1 and "folder" in varying:
+            varying.remove("folder")
+        told = ", ".join(f"{key.rsplit('.', 1)[-1]}={mine[key]}" for key in varying)
+        names.append(f"{group.experiment.label} ({told})" if told else group.experiment.label)
+    return names
+
+
+def _family(group: Group) -> tuple[str, str, str]:
+    return group.experiment.scenario, group.experiment.label, _buffer(group)
+
+
+def _buffer(group: Group) -> str:
+    return str(group.experiment.memory.buffer) if group.experiment.memory else "–"
+
+
+def _cells(group: Group) -> list[str]:
+    spreads = [group.spread(view, metric) for view in ("class_il", "task_il") for metric in ("accuracy", "forgetting")]
+    seconds = group.seconds
+    return [str(s) if s else "–" for s in spreads] + [f"{seconds.mean:.1f}" if seconds else "–"]

@@ -1,0 +1,7 @@
+"""What is remembered, how it is filled and how it is replayed."""
+
+from gcr.memory.buffer import Memory
+from gcr.memory.policy import Policy, Reservoir
+from gcr.memory.sampling import SAMPLERS, Coin, Sampler, Split, replayable
+
+__all__ = ["SAMPLERS", "Coin", "Memory", "Policy", "Reservoir", "Sampler", "Split", "replayable"]

@@ -1,0 +1,110 @@
+"""What is remembered: columns of fixed capacity on the device, filled without Python loops or host reads.
+
+Rows ``[0, capacity)`` are the kept buffer (X and W_X in the paper), rows ``[capacity, capacity + candidates)`` the pool of
+candidates (C_t), and one spare row at the end swallows writes that a reservoir rejects, so that the update for a whole
+batch is one indexed write. The spare row is never read or saved. Counters are tensors on the device.
+
+>>> memory = Memory.empty(capacity=2, candidates=0, image_shape=(1, 1, 1), n_classes=2)
+>>> batch = {"image": torch.full((3, 1, 1, 1), 7, dtype=torch.uint8), "label": torch.tensor([0, 1, 0])}
+>>> memory.offer(batch, draws=torch.tensor([0.0, 0.0, 0.9]).double())  # the third draws slot 2: rejected
+>>> int(memory.kept), memory.columns["label"][:2].tolist()
+(2, [0, 1])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Memory:
+    capacity: int  # K: rows of the kept buffer
+    candidates: int  # rows of the candidate pool; 0 where the policy keeps none
+    columns: dict[str, Tensor]  # each [capacity + candidates + 1, ...]
+    kept: Tensor  # () int64: rows of the kept buffer in use
+    pooled: Tensor  # () int64: rows of the candidate pool in use
+    seen: Tensor  # () int64: examples offered in the whole run (n)
+    seen_since: Tensor  # () int64: examples offered since the last reselection (n_t)
+    updates: Tensor  # () int64: reselections so far
+
+    @classmethod
+    def empty(
+        cls,
+        capacity: int,
+        candidates: int,
+        image_shape: tuple[int, int, int],
+        n_classes: int,
+        device: torch.device | str = "cpu",
+    ) -> Memory:
+        rows = capacity + candidates + 1
+        columns = {
+            "image": torch.zeros((rows, *image_shape), dtype=torch.uint8, device=device),
+            "label": torch.zeros(rows, dtype=torch.int64, device=device),
+            "logits": torch.zeros((rows, n_classes), device=device),
+            "weight": torch.zeros(rows, device=device),
+            "task": torch.zeros(rows, dtype=torch.int64, device=device),
+        }
+        counters = [torch.zeros((), dtype=torch.int64, device=device) for _ in range(5)]
+        return cls(capacity, candidates, columns, *counters)
+
+    @property
+    def rows(self) -> int:
+        """Rows that can hold an example: all but the spare one."""
+        return self.capacity + self.candidates
+
+    def offer(self, batch: dict[str, Tensor], draws: Tensor, admitted: Tensor | None = None) -> None:
+        """Reservoir update with a whole batch, equal to offering its examples one by one.
+
+        Example number n (from 0) of those ``admitted`` takes slot n while there is room, and slot ``floor(u * (n + 1))``
+        afterwards, if that is one. It goes to the candidate pool if there is one, else to the kept buffer. Columns that
+        the batch lacks keep their default: weight 1, logits and task 0.
+        """
+        if admitted is None:
+            admitted = torch.ones_like(draws, dtype=torch.bool)
+        start, size = (self.capacity, self.candidates) if self.candidates else (0, self.capacity)
+        ordinal = self.seen_since + admitted.cumsum(0) - 1
+        drawn = (draws * (ordinal + 1)).long()
+        slot = torch.where(ordinal < size, ordinal, drawn)
+        spare = self.rows
+        slot = torch.where(admitted & (slot < size), start + slot, spare)
+        slot = torch.where(_taken_later(slot), spare, slot)
+        for name, column in self.columns.items():
+            if name in batch:
+                column[slot] = batch[name].to(column.dtype)
+            else:
+                column[slot] = 1 if name == "weight" else 0
+        count = admitted.sum()
+        self.seen += count
+        self.seen_since += count
+        filled = self.pooled if self.candidates else self.kept
+        filled.copy_(self.seen_since.clamp_max(size))
+
+    def read(self, rows: Tensor) -> dict[str, Tensor]:
+        return {name: column[rows] for name, column in self.columns.items()}
+
+    def filled_rows(self) -> Tensor:
+        """Rows in use, kept ones first. Reads the counters on the host: not for the training step."""
+        device = self.kept.device
+        kept = torch.arange(int(self.kept), device=device)
+        return torch.cat([kept, self.capacity + torch.arange(int(self.pooled), device=device)])
+
+    def keep(self, rows: Tensor, weights: Tensor) -> None:
+        """Make ``rows`` (of the filled ones) the kept buffer, with these weights, and empty the candidate pool."""
+        chosen = self.read(rows)
+        chosen["weight"] = weights.to(self.columns["weight"])
+        for name, column in self.columns.items():
+            column[: len(rows)] = chosen[name]
+        self.kept.fill_(len(rows))
+        self.pooled.zero_()
+        self.seen_since.zero_()
+        self.updates += 1
+
+
+def _taken_later(slot: Tensor) -> Tensor:
+    """Which entries of ``slot`` [b] occur again further on. The later example wins, as in a loop; an indexed write with
+    repeated slots has no defined order on a GPU."""
+    same = slot.unsqueeze(0) == slot.unsqueeze(1)
+    return same.triu(diagonal=1).any(1)

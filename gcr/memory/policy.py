@@ -1,0 +1,54 @@
+"""When memory changes, and by which rule.
+
+``reservoir`` updates the kept buffer with every batch. Any selector instead collects candidates by reservoir and chooses a
+new kept buffer from old buffer and candidates at every boundary. Method and policy combine freely: GCR's
+selection under ER's loss, or GCR's loss on a reservoir, are settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from gcr.memory.sampling import SAMPLERS
+from gcr.select import Selector
+from gcr.settings import BadInput, Settings, setting
+
+
+@dataclass(frozen=True)
+class Reservoir(Settings):
+    """Every example seen so far is in the buffer with the same probability (Vitter's algorithm R)."""
+
+    name: ClassVar[str] = "reservoir"
+    summary: ClassVar[str] = "no selection: every example seen so far has the same chance to be kept, batch by batch"
+
+
+@dataclass(frozen=True)
+class Policy(Settings):
+    name: ClassVar[str] = "memory"
+
+    buffer: int = setting(100, "examples kept (K in the paper)", low=1, remedy='use method "finetune" to train without memory')
+    selector: Selector | Reservoir = field(default_factory=Reservoir)
+    candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0)
+    sampling: str = setting(
+        "coin", "how a replay minibatch is shared between candidates and buffer", choices=tuple(s.name for s in SAMPLERS)
+    )
+    admit: str = setting(
+        "all", "which examples become candidates: all, or those classified correctly", choices=("all", "correct")
+    )
+
+    @property
+    def selects(self) -> bool:
+        """Whether a selector rewrites the buffer at boundaries (and hence a candidate pool exists)."""
+        return not isinstance(self.selector, Reservoir)
+
+    @property
+    def pool_size(self) -> int:
+        return (self.candidates or self.buffer) if self.selects else 0
+
+    def check_classes(self, n_classes: int, scenario: str) -> None:
+        if self.buffer < n_classes:
+            raise BadInput(
+                f"buffer must be >= {n_classes}, the number of classes of {scenario}, got {self.buffer}; "
+                "keep at least one example per class"
+            )

@@ -1,0 +1,77 @@
+"""Which rows of memory are replayed: adaptive sampling, as the paper writes it and as its code does it.
+
+Both share a minibatch between candidates and kept buffer in the proportion ``p = n_t / n`` of what has been seen since the
+last reselection. Without a candidate pool, ``coin`` is uniform with replacement and ``split`` uniform without.
+Shapes are fixed and counters stay on the device. While memory holds nothing, row 0 comes back with weight 0
+(``replayable``).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gcr.memory.buffer import Memory
+
+
+class Coin:
+    """Algorithm 3 of the paper: a coin of probability p per example, then a uniform draw from pool or buffer."""
+
+    name = "coin"
+    summary = "the paper: a coin per example decides between candidates and kept buffer, with replacement"
+
+    @staticmethod
+    def draws_shape(size: int, capacity: int, candidates: int) -> tuple[int, ...]:
+        return (size, 2)
+
+    @staticmethod
+    def rows(memory: Memory, draws: Tensor, size: int) -> Tensor:
+        """[size, 2] uniforms (coin, index) -> [size] rows of memory. An empty side gives way to the other."""
+        coin, index = draws.unbind(1)
+        tails = coin * memory.seen < memory.seen_since
+        from_pool = (memory.pooled > 0) & (tails | (memory.kept == 0))
+        count = torch.where(from_pool, memory.pooled, memory.kept)
+        position = (index * count).long().minimum((count - 1).clamp_min(0))
+        return torch.where(from_pool, memory.capacity + position, position)
+
+
+class Split:
+    """The reference code: ``floor(size * n_t / n)`` rows from the first ``ceil(K / (reselections so far + 1))`` candidates, the
+    rest from the kept buffer, each without replacement (repeating in random order once all have been taken)."""
+
+    name = "split"
+    summary = "the reference code: fixed shares of candidates and kept buffer, without replacement"
+
+    @staticmethod
+    def draws_shape(size: int, capacity: int, candidates: int) -> tuple[int, ...]:
+        return (capacity + candidates,)
+
+    @staticmethod
+    def rows(memory: Memory, draws: Tensor, size: int) -> Tensor:
+        """One uniform per row of memory -> [size] rows."""
+        place = torch.arange(size, device=draws.device)
+        kept_order = _shuffled(draws[: memory.capacity], memory.kept)
+        if not memory.candidates:
+            return kept_order[place % memory.kept.clamp_min(1)]
+        parts = memory.updates + 1
+        usable = memory.pooled.minimum((memory.capacity + parts - 1) // parts)
+        pool_order = memory.capacity + _shuffled(draws[memory.capacity :], usable)
+        share = size * memory.seen_since // memory.seen.clamp_min(1)
+        share = torch.where(usable == 0, 0, torch.where(memory.kept == 0, size, share))
+        from_kept = kept_order[(place - share).clamp_min(0) % memory.kept.clamp_min(1)]
+        return torch.where(place < share, pool_order[place % usable.clamp_min(1)], from_kept)
+
+
+def _shuffled(draws: Tensor, count: Tensor) -> Tensor:
+    """The first ``count`` positions in random order, the unused ones behind them."""
+    used = torch.arange(len(draws), device=draws.device) < count
+    return torch.where(used, draws, 2.0).argsort()
+
+
+def replayable(memory: Memory, weights: Tensor) -> Tensor:
+    """Weights of drawn rows, zero while memory is empty."""
+    return weights * ((memory.kept + memory.pooled) > 0)
+
+
+Sampler = type[Coin] | type[Split]
+SAMPLERS: tuple[Sampler, ...] = (Coin, Split)

@@ -1,0 +1,55 @@
+"""ER: experience replay (Ratcliff 1990; Riemer et al. 2019 in its present form).
+
+One forward pass over new batch and replay minibatch together, ``loss = (b CE(new) + r CE(replay)) / (b + r)``, or two passes
+(``forward="separate"``), ``loss = CE(new) + CE(replay)``. The replay term is a weighted mean, so that the setting
+``selector=grad-approx`` gives ER + GCR of the paper's supplement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.method import Batch, Loss
+from gcr.models import Network
+from gcr.settings import Settings, setting
+
+
+@dataclass(frozen=True)
+class Er(Settings):
+    name: ClassVar[str] = "er"
+    summary: ClassVar[str] = "experience replay: cross-entropy on new and remembered examples"
+    default_selector: ClassVar[str] = "reservoir"
+    sees_all_tasks: ClassVar[bool] = False
+
+    forward: str = setting(
+        "together", "new and replayed examples in one forward pass, or separate ones", choices=("together", "separate")
+    )
+
+    @property
+    def replays(self) -> tuple[tuple[str, ...], ...]:
+        return (("weak",),)
+
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
+        if not replay:
+            logits = net(new.images)
+            return Loss(F.cross_entropy(logits, new.labels), logits.detach())
+        (old,) = replay
+        b, r = len(new.labels), len(old.labels)
+        if self.forward == "together":
+            logits, old_logits = net(torch.cat([new.images, old.images])).split([b, r])
+            new_share, old_share = b / (b + r), r / (b + r)
+        else:
+            logits, old_logits = net(new.images), net(old.images)
+            new_share, old_share = 1.0, 1.0
+        new_term = new_share * F.cross_entropy(logits, new.labels)
+        old_term = old_share * weighted_mean(label_loss(old_logits, old.labels), old.weights)
+        return Loss(new_term + old_term, logits.detach())
+
+    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
+        return label_residual(logits, batch.labels)

@@ -1,0 +1,36 @@
+"""Finetune: plain training on each task in turn, without memory. The lower bound.
+
+``loss = CE(new)``
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from gcr.methods.losses import label_residual
+from gcr.methods.method import Batch, Loss
+from gcr.models import Network
+from gcr.settings import Settings
+
+
+@dataclass(frozen=True)
+class Finetune(Settings):
+    name: ClassVar[str] = "finetune"
+    summary: ClassVar[str] = "each task in turn, no memory: the lower bound"
+    default_selector: ClassVar[str] = "reservoir"
+    sees_all_tasks: ClassVar[bool] = False
+
+    @property
+    def replays(self) -> tuple[tuple[str, ...], ...]:
+        return ()
+
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
+        logits = net(new.images)
+        return Loss(F.cross_entropy(logits, new.labels), logits.detach())
+
+    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
+        return label_residual(logits, batch.labels)

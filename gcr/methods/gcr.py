@@ -1,0 +1,79 @@
+"""GCR: gradient coreset replay (Tiwari et al. 2022).
+
+``loss = CE(new) + alpha * mean_w |h(x') - z'|^2 + beta * mean_w CE(x'', y'') + gamma * mean_w SupCon(x''', y''')``
+
+Each replay term has its own draw from candidates and kept buffer (x', x'', x'''), and is weighted by the weights that GradApprox
+gave (1 for candidates). SupCon contrasts two strong views of the minibatch. The buffer itself is chosen at every boundary
+by the selector ``grad-approx`` on the gradients of the distillation and label terms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gcr.methods.losses import (
+    distillation,
+    distillation_residual,
+    label_loss,
+    label_residual,
+    supervised_contrast,
+    weighted_mean,
+)
+from gcr.methods.method import Batch, Loss
+from gcr.models import Network
+from gcr.settings import Settings, setting
+
+
+@dataclass(frozen=True)
+class Gcr(Settings):
+    name: ClassVar[str] = "gcr"
+    summary: ClassVar[str] = "gradient coreset replay: weighted DER++ with supervised contrast, buffer chosen by GradApprox"
+    default_selector: ClassVar[str] = "grad-approx"
+    sees_all_tasks: ClassVar[bool] = False
+
+    alpha: float = setting(0.1, "weight of the distillation term", low=0.0)
+    beta: float = setting(0.5, "weight of the label term", low=0.0)
+    gamma: float = setting(0.05, "weight of the supervised contrastive term; 0 leaves it out", low=0.0)
+    temperature: float = setting(0.07, "temperature of the contrastive term", low=1e-6)
+    normalise: str = setting(
+        "weights",
+        "divide a weighted term by the sum of its minibatch's weights (reference code) or by its size (paper)",
+        choices=("weights", "size"),
+    )
+    contrast: str = setting(
+        "logits", "contrast L2-normalised logits (reference code) or features (paper)", choices=("logits", "features")
+    )
+
+    @property
+    def replays(self) -> tuple[tuple[str, ...], ...]:
+        weak: tuple[tuple[str, ...], ...] = (("weak",), ("weak",))
+        return (*weak, ("strong", "strong")) if self.gamma > 0 else weak
+
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
+        logits = net(new.images)
+        value = F.cross_entropy(logits, new.labels)
+        if replay:
+            distil, label, *contrast = replay
+            value = value + self.alpha * self._mean(distillation(net(distil.images), distil.logits), distil.weights)
+            value = value + self.beta * self._mean(label_loss(net(label.images), label.labels), label.weights)
+            for batch in contrast:
+                value = value + self.gamma * self._mean(self._contrast(net, batch), batch.weights)
+        return Loss(value, logits.detach())
+
+    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
+        by_distillation = distillation_residual(logits, batch.logits)
+        return self.alpha * by_distillation + self.beta * label_residual(logits, batch.labels)
+
+    def _mean(self, values: Tensor, weights: Tensor) -> Tensor:
+        return weighted_mean(values, weights) if self.normalise == "weights" else (weights * values).mean()
+
+    def _contrast(self, net: Network, batch: Batch) -> Tensor:
+        both = torch.cat(batch.views)
+        embedded = net(both) if self.contrast == "logits" else net.features(both)
+        first, second = embedded.chunk(2)
+        return supervised_contrast(first, second, batch.labels, self.temperature)

@@ -1,0 +1,33 @@
+"""Networks: ``image -> features -> logits``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from gcr.models.convnet import convnet
+from gcr.models.mlp import mlp
+from gcr.models.network import Network
+from gcr.models.resnet18 import resnet18
+from gcr.settings import unknown
+
+MODELS: tuple[Callable[..., Network], ...] = (convnet, mlp, resnet18)
+
+
+def build(name: str, image_shape: tuple[int, int, int], n_classes: int, seed: int) -> Network:
+    """A new network, its initial weights a function of ``seed`` alone. The caller's random state is left as it was.
+
+    >>> net = build("mlp", (1, 8, 8), 10, seed=0)
+    >>> tuple(net(torch.zeros(3, 1, 8, 8)).shape), tuple(net.features(torch.zeros(3, 1, 8, 8)).shape)
+    ((3, 10), (3, 100))
+    """
+    for make in MODELS:
+        if make.__name__ == name:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                return make(image_shape, n_classes)
+    raise unknown("model", name, [make.__name__ for make in MODELS])
+
+
+__all__ = ["MODELS", "Network", "build", "convnet", "mlp", "resnet18"]

@@ -1,0 +1,63 @@
+"""A scenario: images that sit on the device, and the order in which their classes arrive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gcr.augment import Views
+
+
+@dataclass(frozen=True)
+class Images:
+    """A resident data set: uint8 pixels and labels."""
+
+    pixels: Tensor  # [n, c, h, w] uint8
+    labels: Tensor  # [n] int64
+
+    def to(self, device: torch.device | str) -> Images:
+        return Images(self.pixels.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Values that work for a scenario when the user names none."""
+
+    model: str
+    epochs: int
+    buffer: int
+    lr: float
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Tasks of disjoint classes under one head. Class-IL asks for the class among all, task-IL among the task's own."""
+
+    name: str
+    train: Images
+    test: Images
+    tasks: tuple[tuple[int, ...], ...]  # classes of each task
+    views: Views
+    class_names: tuple[str, ...]
+    defaults: Defaults
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.train.pixels.shape[1:]
+        return channels, height, width
+
+    def task_of_class(self) -> Tensor:
+        """[classes] -> the task that brings each class."""
+        tasks = torch.zeros(self.n_classes, dtype=torch.int64, device=self.train.labels.device)
+        for task, classes in enumerate(self.tasks):
+            tasks[list(classes)] = task
+        return tasks
+
+    def to(self, device: torch.device | str) -> Scenario:
+        return replace(self, train=self.train.to(device), test=self.test.to(device))

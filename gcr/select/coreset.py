@@ -1,0 +1,82 @@
+"""What selection takes and gives: a ``Pool`` of examples in, a ``Coreset`` of rows and weights out.
+
+A selector is a frozen dataclass of settings, callable as ``selector(pool, budget, draws) -> Coreset``. It holds no
+state and never sees a network; it names the columns of the pool that it needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Examples to choose from. ``features`` and ``residuals`` are there when the selector asks for them.
+
+    The last-layer gradient of example i is the outer product of ``residuals[i]`` (the derivative of its replay loss by
+    its logits) and ``[features[i]; 1]``.
+    """
+
+    labels: Tensor  # [n] int64
+    weights: Tensor  # [n] float, >= 0: what each example stands for already
+    features: Tensor | None = None  # [n, f]
+    residuals: Tensor | None = None  # [n, classes]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Coreset:
+    """The chosen ``rows`` of the pool, sorted, the ``weights`` they carry from now on, and a ``note`` in words."""
+
+    rows: Tensor  # [budget] int64, unique, ascending
+    weights: Tensor  # [budget] float, >= 0
+    note: str = ""
+
+
+@runtime_checkable
+class Selector(Protocol):
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    needs: ClassVar[frozenset[str]]
+
+    def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
+        """Choose ``budget`` rows (all of them if the pool is smaller). ``draws`` is one uniform per row."""
+        ...
+
+
+def class_budgets(counts: list[int], budget: int) -> list[int]:
+    """Share ``budget`` equally among classes that have ``counts`` examples each.
+
+    What does not divide, and what a small class cannot take, goes to the others, lowest class first; the budget is
+    spent whenever there are enough examples.
+
+    >>> class_budgets([5, 5, 5], 10)
+    [4, 3, 3]
+    >>> class_budgets([1, 5, 5], 10)
+    [1, 5, 4]
+    """
+    shares = [0] * len(counts)
+    left = min(budget, sum(counts))
+    while left:
+        open_classes = [c for c, count in enumerate(counts) if shares[c] < count]
+        share, extra = divmod(left, len(open_classes))
+        for position, c in enumerate(open_classes):
+            given = min(counts[c] - shares[c], share + (position < extra))
+            shares[c] += given
+            left -= given
+    return shares
+
+
+def rows_by_class(labels: Tensor) -> list[Tensor]:
+    """The rows of each class that occurs, lowest label first.
+
+    >>> [rows.tolist() for rows in rows_by_class(torch.tensor([7, 3, 7]))]
+    [[1], [0, 2]]
+    """
+    return [torch.nonzero(labels == label).flatten() for label in torch.unique(labels)]

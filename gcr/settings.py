@@ -1,0 +1,112 @@
+"""Documented, validated settings: the fields of the frozen dataclasses that make up an experiment.
+
+A class declares each of its settings once, with its default, one line of help and its bounds. JSON, the command
+line's ``--set`` and the lists of ``gcr methods`` and ``gcr selectors`` all read that declaration.
+
+>>> @dataclass(frozen=True)
+... class Shrink(Settings):
+...     rate: float = setting(0.5, "share that goes each time", low=0.0, high=1.0)
+>>> Shrink(rate=2.0)
+Traceback (most recent call last):
+    ...
+gcr.settings.BadInput: rate must be <= 1.0, got 2.0
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+
+class BadInput(ValueError):
+    """Something the user can mend: the message names the field, the rule, the value and the remedy."""
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    remedy: str = "",
+) -> Any:
+    """A dataclass field with help and bounds. ``remedy`` is added to the error for a value out of bounds."""
+    metadata = {"help": help, "low": low, "high": high, "choices": choices, "remedy": remedy}
+    if default is MISSING:
+        return field(metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
+    """The error for a name that does not exist: what exists, and the nearest one."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    return BadInput(f'unknown {kind} "{name}"{hint} Known: {", ".join(names)}' if near else
+                    f'unknown {kind} "{name}"; known: {", ".join(names)}')
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Checks every declared field when an instance is made."""
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for declared in fields(self):
+            if "help" in declared.metadata:
+                object.__setattr__(self, declared.name, _checked(declared, getattr(self, declared.name)))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Build from JSON-like values; unknown keys are refused."""
+        known = {declared.name for declared in fields(cls)}
+        for key in values:
+            if key not in known:
+                raise unknown(f"setting of {cls.name or cls.__name__}", key, known)
+        return cls(**values)
+
+
+def _checked(declared: Field[Any], value: Any) -> Any:
+    rule, kind = declared.metadata, str(declared.type)
+    value = _converted(declared.name, kind, value)
+    remedy = f"; {rule['remedy']}" if rule["remedy"] else ""
+    if rule["choices"] and value not in rule["choices"]:
+        raise BadInput(f'{declared.name} must be one of {", ".join(rule["choices"])}, got "{value}"{remedy}')
+    if rule["low"] is not None and value < rule["low"]:
+        raise BadInput(f"{declared.name} must be >= {rule['low']}, got {value}{remedy}")
+    if rule["high"] is not None and value > rule["high"]:
+        raise BadInput(f"{declared.name} must be <= {rule['high']}, got {value}{remedy}")
+    return value
+
+
+def _converted(name: str, kind: str, value: Any) -> Any:
+    """``value`` as the declared kind. Text is read as the command line gives it ("0.03", "true")."""
+    wrong = BadInput(f'{name} must be {_KIND_WORDS.get(kind, kind)}, got "{value}"')
+    if kind == "bool":
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        raise wrong
+    if kind in ("int", "float"):
+        if isinstance(value, bool):
+            raise wrong
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise wrong from None
+        if not math.isfinite(number) or (kind == "int" and number != int(number)):
+            raise wrong
+        return int(number) if kind == "int" else number
+    if kind == "str" and not isinstance(value, str):
+        raise wrong
+    return value
+
+
+_KIND_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a finite number", "str": "text"}

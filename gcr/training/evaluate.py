@@ -1,0 +1,52 @@
+"""Accuracy on every task, in both views of the one head, and what follows from the accuracy matrix.
+
+All accuracies are percentages. ``matrix[i][j]`` is the accuracy on task j after stage i.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from gcr.models import Network
+from gcr.scenarios import Scenario
+
+
+@torch.no_grad()
+def evaluate(net: Network, scenario: Scenario, batch: int = 1000) -> tuple[list[float], list[float]]:
+    """Class-IL and task-IL accuracy on each task. Task-IL masks the head to the classes of the example's task."""
+    net.eval()
+    task_of_class = scenario.task_of_class()
+    n_tasks = len(scenario.tasks)
+    totals = torch.zeros(3, n_tasks, dtype=torch.float64, device=task_of_class.device)
+    for start in range(0, len(scenario.test.labels), batch):
+        labels = scenario.test.labels[start : start + batch]
+        logits = net(scenario.views.plain(scenario.test.pixels[start : start + batch]))
+        task = task_of_class[labels]
+        masked = logits.masked_fill(task_of_class.unsqueeze(0) != task.unsqueeze(1), -torch.inf)
+        right = torch.stack([torch.ones_like(labels), logits.argmax(1) == labels, masked.argmax(1) == labels])
+        totals.index_add_(1, task, right.double())
+    count, class_right, task_right = totals
+    return (100 * class_right / count).tolist(), (100 * task_right / count).tolist()
+
+
+def average_accuracy(matrix: list[list[float]]) -> float:
+    """Mean over tasks after the last stage."""
+    return sum(matrix[-1]) / len(matrix[-1])
+
+
+def forgetting(matrix: list[list[float]], first_stages: list[int]) -> float | None:
+    """Chaudhry et al. 2018: mean over all tasks but the last of (best accuracy before the last stage - final accuracy).
+
+    Evaluations count from ``first_stages[j]`` on, the stage in which task j begins. None where there was but one stage.
+
+    >>> forgetting([[90.0, 0.0], [70.0, 95.0]], first_stages=[0, 1])
+    20.0
+    """
+    if len(matrix) < 2:
+        return None
+    earlier = range(len(matrix) - 1)
+    drops = [
+        max(matrix[stage][task] for stage in earlier if stage >= first) - matrix[-1][task]
+        for task, first in enumerate(first_stages[:-1])
+    ]
+    return sum(drops) / len(drops)

@@ -1,0 +1,18 @@
+"""How a run trains: what does not belong to method or memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gcr.settings import Settings, setting
+
+
+@dataclass(frozen=True)
+class Training(Settings):
+    name: ClassVar[str] = "training"
+
+    epochs: int = setting(10, "passes over each task", low=1)
+    lr: float = setting(0.03, "learning rate of SGD (no momentum, no schedule)", low=0.0)
+    batch: int = setting(32, "new examples per step", low=1)
+    replay_batch: int = setting(32, "examples in each replay minibatch", low=1)

@@ -1,0 +1,49 @@
+"""One update of the kept buffer: filled rows -> features and residuals -> selector -> rows and weights."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import torch
+
+from gcr.memory import Memory, Policy
+from gcr.methods import Batch, Method
+from gcr.models import Network
+from gcr.scenarios import Scenario
+from gcr.select import Coreset, Pool, Selector
+from gcr.training.draws import selection_draws
+
+
+def reselect(
+    memory: Memory, policy: Policy, method: Method, net: Network, scenario: Scenario, key: tuple[int, int]
+) -> Coreset | None:
+    """Choose a new kept buffer from old buffer and candidates. None where nothing has been seen."""
+    assert isinstance(policy.selector, Selector)
+    rows = memory.filled_rows()
+    if len(rows) == 0:
+        return None
+    stored = memory.read(rows)
+    batch = Batch((scenario.views.plain(stored["image"]),), stored["label"], stored["logits"], stored["weight"])
+    pool = make_pool(net, method, batch, policy.selector.needs)
+    coreset = policy.selector(pool, policy.buffer, selection_draws(key, len(rows)).to(rows.device))
+    memory.keep(rows[coreset.rows], coreset.weights)
+    return coreset
+
+
+@torch.no_grad()
+def make_pool(net: Network, method: Method, batch: Batch, needs: frozenset[str], size: int = 1000) -> Pool:
+    """The columns a selector needs, in one pass of the network in evaluation mode over plain images."""
+    if not needs:
+        return Pool(batch.labels, batch.weights)
+    net.eval()
+    features, residuals = [], []
+    for start in range(0, len(batch.labels), size):
+        part = _rows(batch, slice(start, start + size))
+        features.append(net.features(part.images))
+        residuals.append(method.residual(net.head(features[-1]), part))
+    return Pool(batch.labels, batch.weights, torch.cat(features), torch.cat(residuals))
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    assert {field.name for field in fields(batch)} == {"views", "labels", "logits", "weights"}
+    return Batch(tuple(v[rows] for v in batch.views), batch.labels[rows], batch.logits[rows], batch.weights[rows])
