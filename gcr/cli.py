@@ -39,8 +39,8 @@ ProcessesOption = Annotated[int, typer.Option("--processes", help="Runs at a tim
 def run_cli(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 ok, 1 a run failed, 2 bad usage, 130 interrupted."""
     try:
-        code = app(arguments, standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        returned: object = app(arguments, standalone_mode=False)
+        return returned if isinstance(returned, int) else 0
     except BadInput as error:
         message, code = str(error), 2
     except KeyboardInterrupt:
@@ -61,7 +61,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -89,14 +91,20 @@ def demo(
 def run(
     scenario: Annotated[str, typer.Argument(help="Which tasks; see `gcr scenarios`.")],
     method: Annotated[str, typer.Option("--method", "-m", help="See `gcr methods`.")] = "gcr",
-    selector: Annotated[str | None, typer.Option("--selector", help="See `gcr selectors`; the method's own if not given.")] = None,
+    selector: Annotated[
+        str | None, typer.Option("--selector", help="See `gcr selectors`; the method's own if not given.")
+    ] = None,
     buffer: Annotated[int | None, typer.Option("--buffer", "-k", help="Examples kept in memory.")] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over each task.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="convnet, mlp or resnet18.")] = None,
     seeds: Annotated[str, typer.Option("--seeds", help="As 0,1,2 or 0-4.")] = "0",
-    settings: Annotated[list[str] | None, typer.Option("--set", help="Any setting, as lr=0.03; may be repeated.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, as lr=0.03; may be repeated.")
+    ] = None,
     out_folder: OutOption = Path("runs"),
-    name: Annotated[str | None, typer.Option("--name", help="Name of the run folder; made from the experiment if not given.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run folder; made from the experiment if not given.")
+    ] = None,
     device: DeviceOption = "auto",
     processes: ProcessesOption = 0,
     threads: Annotated[int, typer.Option("--threads", help="Threads of a run on a CPU.", min=1)] = 1,
@@ -171,7 +179,9 @@ def table(folder: Annotated[Path, typer.Argument(help="Folder of finished runs."
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
-    page: Annotated[Path | None, typer.Option("--page", help="File to write; report.html in the folder if not given.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="File to write; report.html in the folder if not given.")
+    ] = None,
 ) -> None:
     """One self-contained HTML page for all finished runs below a folder.
 
@@ -180,7 +190,9 @@ def report(
     from gcr.experiments.report import write_report
     from gcr.experiments.tables import read_groups
 
-    out.print(f"report: {write_report(read_groups(folder), page or folder / 'report.html')}", highlight=False, soft_wrap=True)
+    out.print(
+        f"report: {write_report(read_groups(folder), page or folder / 'report.html')}", highlight=False, soft_wrap=True
+    )
 
 
 def _train_and_show(
@@ -208,7 +220,9 @@ def _train_and_show(
     if waiting:
         with RunProgress(waiting) as progress:
             failed = run_all(waiting, progress.listen, device, processes, threads)
-    groups = [g for g in read_groups(folder) if any(job.folder in g.folders for job in jobs)] if failed < len(jobs) else []
+    groups = (
+        [g for g in read_groups(folder) if any(job.folder in g.folders for job in jobs)] if failed < len(jobs) else []
+    )
     if groups:
         _print_table(groups)
     if groups and title:

@@ -46,8 +46,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f'; did you mean "{near[0]}"?' if near else ""
-    return BadInput(f'unknown {kind} "{name}"{hint} Known: {", ".join(names)}' if near else
-                    f'unknown {kind} "{name}"; known: {", ".join(names)}')
+    return BadInput(
+        f'unknown {kind} "{name}"{hint} Known: {", ".join(names)}'
+        if near
+        else f'unknown {kind} "{name}"; known: {", ".join(names)}'
+    )
 
 
 @dataclass(frozen=True)

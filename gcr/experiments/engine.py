@@ -56,8 +56,8 @@ def pick_device(name: str) -> torch.device:
 def run_all(jobs: list[Job], listen: Listener, device: str = "auto", processes: int = 0, threads: int = 1) -> int:
     """Train all jobs and return how many failed. One failure does not stop the others.
 
-    ``processes`` 0 means one per core on a CPU. A run on CPU uses ``threads`` threads: with the same number the bits are
-    the same, whatever else runs beside it.
+    ``processes`` 0 means one per core on a CPU. A run on CPU uses ``threads`` threads: with the same number the bits
+    are the same, whatever else runs beside it.
     """
     where = pick_device(device)
     if where.type == "cuda":
@@ -154,7 +154,8 @@ def _run_in_processes(jobs: list[Job], listen: Listener, device: str, processes:
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(events,))
     lost = ""
     try:
-        futures = [pool.submit(_run_in_worker, number, job, device, threads) for number, job in enumerate(jobs)]
+        longest_first = sorted(range(len(jobs)), key=lambda number: -_passes(jobs[number].experiment))
+        futures = [pool.submit(_run_in_worker, number, jobs[number], device, threads) for number in longest_first]
         for future in as_completed(futures):
             try:
                 future.result()
@@ -171,3 +172,8 @@ def _run_in_processes(jobs: list[Job], listen: Listener, device: str, processes:
     for number in range(len(jobs)):
         if lost and number not in ended:
             listen(Event(number, error=lost))
+
+
+def _passes(experiment: Experiment) -> int:
+    """Passes of the network over an example, roughly: longer runs start first, so that no core waits at the end."""
+    return experiment.training.epochs * (1 + sum(len(kinds) for kinds in experiment.method.replays))

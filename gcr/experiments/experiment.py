@@ -30,6 +30,15 @@ class Experiment:
     training: Training
     seed: int
 
+    def __post_init__(self) -> None:
+        about = scenarios.entry(self.scenario)
+        if self.model not in (known := [make.__name__ for make in MODELS]):
+            raise unknown("model", self.model, known)
+        if self.memory is not None:
+            self.memory.check_classes(about.n_classes, about.name)
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise BadInput(f"seed must be a whole number >= 0, got {self.seed}")
+
     def to_dict(self) -> dict[str, Any]:
         memory = None
         if self.memory is not None:
@@ -82,6 +91,14 @@ class Experiment:
         return f"{self.method.name} + {self.memory.selector.name}"
 
     @property
+    def place(self) -> tuple[str, int, int, int]:
+        """Where it stands in a table: by scenario, then as methods and selectors are listed, then by buffer."""
+        method = [m.name for m in METHODS].index(self.method.name)
+        if self.memory is None:
+            return self.scenario, method, 0, 0
+        return self.scenario, method, [p.name for p in POLICIES].index(self.memory.selector.name), self.memory.buffer
+
+    @property
     def run_name(self) -> str:
         buffer = [f"k{self.memory.buffer}"] if self.memory else []
         return "-".join([self.scenario, *self.label.replace("++", "pp").split(" + "), *buffer])
@@ -103,25 +120,26 @@ def compose(
     ``overrides`` are settings by plain name, wherever they belong: model, lr, epochs, alpha, buffer, ridge, …
     """
     given = dict(overrides or {})
-    defaults = scenarios.load(scenario).defaults
+    about = scenarios.entry(scenario)
     method_class = _by_name("method", method, METHODS)
     policy_class = _by_name("selector", selector or method_class.default_selector, POLICIES)
-    model = given.pop("model", defaults.model)
-    if model not in (known_models := [make.__name__ for make in MODELS]):
-        raise unknown("model", model, known_models)
+    model = given.pop("model", about.model)
     has_memory = bool(method_class().replays)
-    parts: list[type[Any]] = [method_class, Training, *([Policy, policy_class] if has_memory else [])]
+    if not has_memory and (selector or "buffer" in given):
+        raise BadInput(f"{method} keeps no memory; leave out {'selector' if selector else 'buffer'}")
+    parts: list[type[Any]] = [method_class, Training]
+    if has_memory:
+        parts += [Policy, policy_class]
     homes = {name: part for part in parts for name in setting_names(part)}
     for key in given:
         if key not in homes:
             raise unknown(f"setting of {method}", key, ["model", *homes])
-    taken = {part: {k: v for k, v in given.items() if homes[k] is part} for part in parts}
+    values = {part: {key: value for key, value in given.items() if homes[key] is part} for part in parts}
     memory = None
     if has_memory:
-        memory = Policy(**({"buffer": defaults.buffer} | taken[Policy]), selector=policy_class(**taken[policy_class]))
-        memory.check_classes(scenarios.load(scenario).n_classes, scenario)
-    training = Training(**({"epochs": defaults.epochs, "lr": defaults.lr} | taken[Training]))
-    return Experiment(scenario, model, method_class(**taken[method_class]), memory, training, seed)
+        memory = Policy(**({"buffer": about.buffer} | values[Policy]), selector=policy_class(**values[policy_class]))
+    training = Training(**({"epochs": about.epochs, "lr": about.lr} | values[Training]))
+    return Experiment(scenario, model, method_class(**values[method_class]), memory, training, seed)
 
 
 def setting_lines(method: str, selector: str | None = None) -> list[tuple[str, str, str]]:
@@ -130,7 +148,9 @@ def setting_lines(method: str, selector: str | None = None) -> list[tuple[str, s
     parts: list[type[Any]] = [method_class, Training]
     if method_class().replays:
         parts += [Policy, _by_name("selector", selector or method_class.default_selector, POLICIES)]
-    return [(f.name, f.metadata["help"], str(f.default)) for part in parts for f in fields(part) if "help" in f.metadata]
+    return [
+        (f.name, f.metadata["help"], str(f.default)) for part in parts for f in fields(part) if "help" in f.metadata
+    ]
 
 
 def differences(there: Experiment, asked: Experiment) -> list[str]:

@@ -1,7 +1,7 @@
-"""The folder of one run: ``<out>/<name>/seed-<n>/`` with experiment.json, metrics.jsonl, result.json, memory.safetensors.
+"""The folder of one run: ``<out>/<name>/seed-<n>/``, with its experiment, metrics, result and final memory.
 
-Files are written to a temporary name and renamed, so that what is there is whole. ``result.json`` comes last: a folder with it is
-a finished run.
+Files are written to a temporary name and renamed, so that what is there is whole. ``result.json`` comes last: a
+folder with it is a finished run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RunFolder:
         return (self.path / "result.json").exists()
 
     def check(self, experiment: Experiment) -> None:
-        """Refuse a folder that holds another experiment, or that cannot be written to. Nothing is changed on refusal."""
+        """Refuse a folder that holds another experiment, or that cannot be written to; nothing is changed then."""
         there = self.path / "experiment.json"
         if there.exists():
             try:

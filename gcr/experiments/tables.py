@@ -38,14 +38,18 @@ class Group:
 
 
 def read_groups(folder: Path) -> list[Group]:
-    """Groups in the order in which their first run was finished. An unreadable result is an error that names it."""
+    """Groups in the order of scenario, method, selector and buffer. An unreadable result is an error that names it."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder; give the --out folder of earlier runs")
     groups: dict[tuple[Path, str], list[tuple[RunFolder, Experiment, dict[str, Any]]]] = {}
-    for run in sorted(finished_runs(folder), key=lambda run: (run.path / "result.json").stat().st_mtime_ns):
+    for run in finished_runs(folder):
         try:
             experiment, result = run.experiment(), run.result()
-            _ = [result[view][metric] for view in ("class_il", "task_il") for metric in ("matrix", "accuracy", "forgetting")]
+            _ = [
+                result[view][metric]
+                for view in ("class_il", "task_il")
+                for metric in ("matrix", "accuracy", "forgetting")
+            ]
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{run.path} cannot be read ({error}); move it away or train it again") from None
         groups.setdefault((run.path.parent, experiment.without_seed()), []).append((run, experiment, result))
@@ -53,7 +57,8 @@ def read_groups(folder: Path) -> list[Group]:
         raise BadInput(f"no finished runs below {folder}; train some with: gcr run SCENARIO --out {folder}")
     for rows in groups.values():
         rows.sort(key=lambda row: row[1].seed)
-    return [Group(*(list(column) for column in zip(*rows, strict=True))) for rows in groups.values()]
+    found = [Group(*(list(column) for column in zip(*rows, strict=True))) for rows in groups.values()]
+    return sorted(found, key=lambda group: group.experiment.place)
 
 
 COLUMNS = (
@@ -88,7 +93,9 @@ def row_names(groups: list[Group]) -> list[str]:
     names = []
     for group in groups:
         alike = [other for other in groups if _family(other) == _family(group)]
-        described = [flat(other.experiment.to_dict() | {"folder": other.folders[0].path.parent.name}) for other in alike]
+        described = [
+            flat(other.experiment.to_dict() | {"folder": other.folders[0].path.parent.name}) for other in alike
+        ]
         mine = described[alike.index(group)]
         varying = [key for key in mine if key != "seed" and len({str(d.get(key)) for d in described}) > 1]
         if len(varying) > 1 and "folder" in varying:

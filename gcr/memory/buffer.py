@@ -1,8 +1,8 @@
 """What is remembered: columns of fixed capacity on the device, filled without Python loops or host reads.
 
-Rows ``[0, capacity)`` are the kept buffer (X and W_X in the paper), rows ``[capacity, capacity + candidates)`` the pool of
-candidates (C_t), and one spare row at the end swallows writes that a reservoir rejects, so that the update for a whole
-batch is one indexed write. The spare row is never read or saved. Counters are tensors on the device.
+Rows ``[0, capacity)`` are the kept buffer (X and W_X in the paper), rows ``[capacity, capacity + candidates)`` the
+pool of candidates (C_t), and one spare row at the end swallows writes that a reservoir rejects, so that the update
+for a whole batch is one indexed write. The spare row is never read or saved. Counters are tensors on the device.
 
 >>> memory = Memory.empty(capacity=2, candidates=0, image_shape=(1, 1, 1), n_classes=2)
 >>> batch = {"image": torch.full((3, 1, 1, 1), 7, dtype=torch.uint8), "label": torch.tensor([0, 1, 0])}
@@ -58,9 +58,9 @@ class Memory:
     def offer(self, batch: dict[str, Tensor], draws: Tensor, admitted: Tensor | None = None) -> None:
         """Reservoir update with a whole batch, equal to offering its examples one by one.
 
-        Example number n (from 0) of those ``admitted`` takes slot n while there is room, and slot ``floor(u * (n + 1))``
-        afterwards, if that is one. It goes to the candidate pool if there is one, else to the kept buffer. Columns that
-        the batch lacks keep their default: weight 1, logits and task 0.
+        Example number n (from 0) of those ``admitted`` takes slot n while there is room, and slot ``floor(u * (n +
+        1))`` afterwards, if that is one. It goes to the candidate pool if there is one, else to the kept buffer.
+        Columns that the batch lacks keep their default: weight 1, logits and task 0.
         """
         if admitted is None:
             admitted = torch.ones_like(draws, dtype=torch.bool)

@@ -1,7 +1,7 @@
 """When memory changes, and by which rule.
 
-``reservoir`` updates the kept buffer with every batch. Any selector instead collects candidates by reservoir and chooses a
-new kept buffer from old buffer and candidates at every boundary. Method and policy combine freely: GCR's
+``reservoir`` updates the kept buffer with every batch. Any selector instead collects candidates by reservoir and
+chooses a new kept buffer from old buffer and candidates at every boundary. Method and policy combine freely: GCR's
 selection under ER's loss, or GCR's loss on a reservoir, are settings.
 """
 
@@ -27,11 +27,15 @@ class Reservoir(Settings):
 class Policy(Settings):
     name: ClassVar[str] = "memory"
 
-    buffer: int = setting(100, "examples kept (K in the paper)", low=1, remedy='use method "finetune" to train without memory')
+    buffer: int = setting(
+        100, "examples kept (K in the paper)", low=1, remedy='use method "finetune" to train without memory'
+    )
     selector: Selector | Reservoir = field(default_factory=Reservoir)
     candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0)
     sampling: str = setting(
-        "coin", "how a replay minibatch is shared between candidates and buffer", choices=tuple(s.name for s in SAMPLERS)
+        "coin",
+        "how a replay minibatch is shared between candidates and buffer",
+        choices=tuple(s.name for s in SAMPLERS),
     )
     admit: str = setting(
         "all", "which examples become candidates: all, or those classified correctly", choices=("all", "correct")

@@ -1,8 +1,8 @@
 """Which rows of memory are replayed: adaptive sampling, as the paper writes it and as its code does it.
 
-Both share a minibatch between candidates and kept buffer in the proportion ``p = n_t / n`` of what has been seen since the
-last reselection. Without a candidate pool, ``coin`` is uniform with replacement and ``split`` uniform without.
-Shapes are fixed and counters stay on the device. While memory holds nothing, row 0 comes back with weight 0
+Both share a minibatch between candidates and kept buffer in the proportion ``p = n_t / n`` of what has been seen
+since the last reselection. Without a candidate pool, ``coin`` is uniform with replacement and ``split`` uniform
+without. Shapes are fixed and counters stay on the device. While memory holds nothing, row 0 comes back with weight 0
 (``replayable``).
 """
 
@@ -36,8 +36,8 @@ class Coin:
 
 
 class Split:
-    """The reference code: ``floor(size * n_t / n)`` rows from the first ``ceil(K / (reselections so far + 1))`` candidates, the
-    rest from the kept buffer, each without replacement (repeating in random order once all have been taken)."""
+    """The reference code: ``floor(size * n_t / n)`` rows from the first ``ceil(K / (reselections + 1))`` candidates,
+    the rest from the kept buffer, each without replacement (in the same order again once all have been taken)."""
 
     name = "split"
     summary = "the reference code: fixed shares of candidates and kept buffer, without replacement"

@@ -1,8 +1,8 @@
 """ER: experience replay (Ratcliff 1990; Riemer et al. 2019 in its present form).
 
-One forward pass over new batch and replay minibatch together, ``loss = (b CE(new) + r CE(replay)) / (b + r)``, or two passes
-(``forward="separate"``), ``loss = CE(new) + CE(replay)``. The replay term is a weighted mean, so that the setting
-``selector=grad-approx`` gives ER + GCR of the paper's supplement.
+One forward pass over new batch and replay minibatch together, ``loss = (b CE(new) + r CE(replay)) / (b + r)``, or two
+passes (``forward="separate"``), ``loss = CE(new) + CE(replay)``. The replay term is a weighted mean, so that the
+setting ``selector=grad-approx`` gives ER + GCR of the paper's supplement.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a method is: a frozen dataclass of hyper-parameters with a loss, and what it needs for it.
 
-A training step hands ``loss`` the new batch and the replay minibatches that the method asked for, already augmented, on the
-device. Everything else (drawing them, the optimizer, memory) is the same for every method.
+A training step hands ``loss`` the new batch and the replay minibatches that the method asked for, already augmented,
+on the device. Everything else (drawing them, the optimizer, memory) is the same for every method.
 """
 
 from __future__ import annotations

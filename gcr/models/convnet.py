@@ -1,4 +1,4 @@
-"""A small convolutional network for small images (digits): two convolutions at full size, one at half, mean over space."""
+"""A small convolutional network for small images (digits): a convolution at full size, one at half, mean over 2 x 2."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from gcr.models.network import Network
 
 
 def convnet(image_shape: tuple[int, int, int], n_classes: int, width: int = 32) -> Network:
-    return Network(
-        nn.Sequential(
-            *_block(image_shape[0], width, stride=1),
-            *_block(width, 2 * width, stride=2),
-            nn.AdaptiveAvgPool2d(2),
-            nn.Flatten(),
-        ),
-        n_features=8 * width,
-        n_classes=n_classes,
+    channels, height, columns = image_shape
+    trunk = nn.Sequential(
+        *_block(channels, width, stride=1),
+        *_block(width, 2 * width, stride=2),
+        nn.AvgPool2d(2, ceil_mode=True),
+        nn.Flatten(),
     )
+    return Network(trunk, 2 * width * -(-height // 4) * -(-columns // 4), n_classes)
 
 
 def _block(n_in: int, n_out: int, stride: int) -> tuple[nn.Module, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gcr.augment import Views
 from gcr.scenarios.datasets.digits import load_digits
-from gcr.scenarios.scenario import Defaults, Images, Scenario
+from gcr.scenarios.scenario import Images, Scenario
 from gcr.settings import unknown
 
 
@@ -21,7 +21,6 @@ def seq_digits() -> Scenario:
         tasks=equal_tasks(n_classes=10, n_tasks=5),
         views=Views(mean=(0.3053,), std=(0.3760,), pad=1, flip=False, crop=(0.5, 1.0)),
         class_names=tuple(str(digit) for digit in range(10)),
-        defaults=Defaults(model="convnet", epochs=10, buffer=100, lr=0.1),
     )
 
 
@@ -37,21 +36,41 @@ def equal_tasks(n_classes: int, n_tasks: int) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True)
 class Entry:
+    """A scenario by name: what can be said without loading it, and values that work when the user gives none."""
+
     name: str
     summary: str
     load: Callable[[], Scenario]
+    n_classes: int
+    model: str
+    epochs: int
+    buffer: int
+    lr: float
 
 
 SCENARIOS: tuple[Entry, ...] = (
-    Entry("seq-digits", "scikit-learn's 8x8 digits, 5 tasks of 2 classes; nothing to download", seq_digits),
+    Entry(
+        name="seq-digits",
+        summary="scikit-learn's 8x8 digits, 5 tasks of 2 classes; nothing to download",
+        load=seq_digits,
+        n_classes=10,
+        model="convnet",
+        epochs=10,
+        buffer=100,
+        lr=0.1,
+    ),
 )
 
 
+def entry(name: str) -> Entry:
+    for known in SCENARIOS:
+        if known.name == name:
+            return known
+    raise unknown("scenario", name, [known.name for known in SCENARIOS])
+
+
 def load(name: str) -> Scenario:
-    for entry in SCENARIOS:
-        if entry.name == name:
-            return entry.load()
-    raise unknown("scenario", name, [entry.name for entry in SCENARIOS])
+    return entry(name).load()
 
 
-__all__ = ["SCENARIOS", "Defaults", "Entry", "Images", "Scenario", "equal_tasks", "load"]
+__all__ = ["SCENARIOS", "Entry", "Images", "Scenario", "entry", "equal_tasks", "load"]

@@ -22,16 +22,6 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Defaults:
-    """Values that work for a scenario when the user names none."""
-
-    model: str
-    epochs: int
-    buffer: int
-    lr: float
-
-
-@dataclass(frozen=True)
 class Scenario:
     """Tasks of disjoint classes under one head. Class-IL asks for the class among all, task-IL among the task's own."""
 
@@ -41,7 +31,6 @@ class Scenario:
     tasks: tuple[tuple[int, ...], ...]  # classes of each task
     views: Views
     class_names: tuple[str, ...]
-    defaults: Defaults
 
     @property
     def n_classes(self) -> int:

@@ -65,9 +65,9 @@ def class_budgets(counts: list[int], budget: int) -> list[int]:
     left = min(budget, sum(counts))
     while left:
         open_classes = [c for c, count in enumerate(counts) if shares[c] < count]
-        share, extra = divmod(left, len(open_classes))
-        for position, c in enumerate(open_classes):
-            given = min(counts[c] - shares[c], share + (position < extra))
+        share = max(left // len(open_classes), 1)
+        for c in open_classes:
+            given = min(counts[c] - shares[c], share, left)
             shares[c] += given
             left -= given
     return shares

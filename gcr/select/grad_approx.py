@@ -1,8 +1,8 @@
 """GradApprox (GCR paper, Algorithm 2): the weighted rows whose gradient comes nearest to that of the whole pool.
 
-For each class alone, with budget K / classes, ``L_sub = |sum_pool w g - sum_chosen w' g'|^2 + ridge * |w'|^2`` is minimised
-greedily by non-negative matching pursuit over last-layer gradients. The pool's weights scale the target only; a chosen
-row's new weight stands alone.
+For each class alone, with budget K / classes, ``L_sub = |sum_pool w g - sum_chosen w' g'|^2 + ridge * |w'|^2`` is
+minimised greedily by non-negative matching pursuit over last-layer gradients. The pool's weights scale the target
+only; a chosen row's new weight stands alone.
 
 >>> pool = Pool(labels=torch.zeros(3).long(), weights=torch.ones(3),
 ...             features=torch.zeros(3, 1), residuals=torch.tensor([[1., 0.], [0., 1.], [1., 0.]]))
@@ -35,7 +35,8 @@ class GradApprox(Settings):
     tolerance: float = setting(0.0, "stop a class when its objective falls to this (epsilon in the paper)", low=0.0)
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
-        assert pool.features is not None and pool.residuals is not None
+        assert pool.features is not None
+        assert pool.residuals is not None
         classes = rows_by_class(pool.labels)
         budgets = class_budgets([len(rows) for rows in classes], budget)
         chosen_rows, chosen_weights, topped_up = [], [], 0
@@ -63,8 +64,8 @@ class GradApprox(Settings):
 def _top_up(weights: Tensor, old_weights: Tensor, unmatched: Tensor, share: int) -> int:
     """Fill the class's share in place where matching ended early; return how many rows that took.
 
-    Rows not chosen enter by falling correlation with what is unmatched, each with the weight it brought to the pool (1 if
-    that was 0).
+    Rows not chosen enter by falling correlation with what is unmatched, each with the weight it brought to the pool
+    (1 if that was 0).
     """
     missing = share - int((weights > 0).sum())
     by_correlation = torch.where(weights > 0, -torch.inf, unmatched).argsort(descending=True, stable=True)

@@ -1,7 +1,8 @@
 """Non-negative orthogonal matching pursuit in Gram space (Algorithm 2 of the GCR paper, for one class).
 
-Minimise ``L_sub(w) = |target - sum_j w_j g_j|^2 + ridge * |w|^2`` over ``w >= 0`` with at most ``budget`` non-zeros. Only
-inner products enter: ``gram[i, j] = <g_i, g_j>``, ``correlation[j] = <g_j, target>`` and ``energy = |target|^2``.
+Minimise ``L_sub(w) = |target - sum_j w_j g_j|^2 + ridge * |w|^2`` over ``w >= 0`` with at most ``budget`` non-zeros.
+Only inner products enter: ``gram[i, j] = <g_i, g_j>``, ``correlation[j] = <g_j, target>`` and ``energy =
+|target|^2``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def matching_pursuit(
     support: list[int] = []
     floor = 1e-12 * max(float(correlation.abs().max()), 1e-300) if n else 0.0
     while len(support) < min(budget, n):
-        objective = energy - float(2 * correlation @ weights - weights @ gram @ weights) + ridge * float(weights @ weights)
+        objective = (
+            energy - float(2 * correlation @ weights - weights @ gram @ weights) + ridge * float(weights @ weights)
+        )
         if objective <= tolerance:
             break
         unmatched = correlation - gram @ weights

@@ -1,8 +1,8 @@
 """All the randomness of an epoch, as tensors, a function of (seed, stage, epoch) alone.
 
-Each field has a stream of its own, so that methods with different needs still see the same order of examples and the same
-views on equal seeds, and so that CPU and GPU, a fresh and a resumed run see the same draws. NumPy makes them because
-its streams are the same with every version of torch.
+Each field has a stream of its own, so that methods with different needs still see the same order of examples and the
+same views on equal seeds, and so that CPU and GPU, a fresh and a resumed run see the same draws. NumPy makes them
+because its streams are the same with every version of torch.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,6 +32,10 @@ class Epoch:
     loss: float  # mean over the epoch's new examples
     accuracy: float  # percent of the epoch's new examples classified right while training
     seconds: float
+
+
+class Diverged(RuntimeError):
+    """The loss is no longer a number."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ def train(
             run_epoch(state, scenario, method, policy, training, rows, (seed, stage, epoch))
             loss, right = float(state.loss_sum) / len(rows), int(state.correct)  # the host waits here, once an epoch
             seconds = time.perf_counter() - began
+            if not math.isfinite(loss):
+                raise Diverged(f"the loss is {loss} in task {stage + 1}, epoch {epoch + 1}; try a smaller lr")
             on_epoch(Epoch(stage, epoch, state.steps, total_steps, loss, 100 * right / len(rows), seconds))
         if policy is not None and policy.selects and state.memory is not None:
             reselect(state.memory, policy, method, state.net, scenario, (seed, stage))

@@ -11,12 +11,13 @@ from gcr.memory import Memory, Policy
 from gcr.models import Network, build
 from gcr.scenarios import Scenario
 from gcr.training.settings import Training
+from gcr.training.sgd import Sgd
 
 
 @dataclass
 class RunState:
     net: Network
-    optimizer: torch.optim.SGD
+    optimizer: Sgd
     memory: Memory | None
     loss_sum: Tensor  # () float64 on the device: over the examples of this epoch
     correct: Tensor  # () int64 on the device: new examples of this epoch classified right
@@ -34,7 +35,7 @@ class RunState:
             memory = Memory.empty(policy.buffer, policy.pool_size, scenario.image_shape, scenario.n_classes, device)
         return cls(
             net=net,
-            optimizer=torch.optim.SGD(net.parameters(), lr=training.lr),
+            optimizer=Sgd(list(net.parameters()), training.lr),
             memory=memory,
             loss_sum=torch.zeros((), dtype=torch.float64, device=device),
             correct=torch.zeros((), dtype=torch.int64, device=device),

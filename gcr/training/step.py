@@ -1,7 +1,7 @@
 """One training step: a function of fixed shapes over tensors on the device, without host reads.
 
-rows -> weak views of the new batch -> replay minibatches from memory -> ``method.loss`` -> backward -> SGD -> memory takes
-the batch.
+rows -> weak views of the new batch -> replay minibatches from memory -> ``method.loss`` -> backward -> SGD -> memory
+takes the batch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def sampler_of(policy: Policy) -> Sampler:
 
 
 def train_step(state: RunState, scenario: Scenario, method: Method, policy: Policy | None, draws: StepDraws) -> None:
-    """Train on one batch and let memory take it. Memory must have been offered something before ``draws`` asks for replay."""
+    """Train on one batch and let memory take it. ``draws`` may ask for replay once memory was offered something."""
     images = scenario.train.pixels[draws.rows]
     labels = scenario.train.labels[draws.rows]
     new = Batch(
@@ -59,7 +59,7 @@ def train_step(state: RunState, scenario: Scenario, method: Method, policy: Poli
             for kinds, asked in zip(method.replays, draws.replays, strict=False)  # the very first step asks for none
         )
     state.net.train()
-    state.optimizer.zero_grad(set_to_none=True)
+    state.optimizer.zero_grad()
     loss, logits = method.loss(state.net, new, replay)
     loss.backward()  # type: ignore[no-untyped-call]
     state.optimizer.step()

@@ -72,7 +72,7 @@ def _section(scenario: str, groups: list[Group]) -> dict[str, Any]:
 
 
 def _curve(name: str, group: Group, number: int) -> dict[str, Any]:
-    """Class-IL accuracy over the tasks seen so far, after each task; one flat line for a single training on all tasks."""
+    """Class-IL accuracy over the tasks seen so far, after each task; a flat line for one training on all tasks."""
     matrices = [result["class_il"]["matrix"] for result in group.results]
     if len(matrices[0]) == 1:
         flat = spread([sum(matrix[0]) / len(matrix[0]) for matrix in matrices])

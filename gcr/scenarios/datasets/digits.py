@@ -1,4 +1,4 @@
-"""Scikit-learn's embedded digits (UCI optical recognition test set): 1,797 real images of 8 x 8 pixels, 17 grey levels."""
+"""Scikit-learn's embedded digits (from the UCI optical recognition set): 1,797 real images of 8 x 8 pixels."""
 
 from __future__ import annotations
 

@@ -1,0 +1,38 @@
+"""A tiny scenario of made images: 3 tasks of 2 classes, small enough for whole runs in a test."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gcr.augment import Views
+from gcr.scenarios import Images, Scenario, equal_tasks
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `reference`
+torch.set_num_threads(1)
+
+
+def make_scenario(n_per_class: int = 12, channels: int = 1, size: int = 6, flip: bool = True) -> Scenario:
+    """Every class is a pattern of its own, with noise."""
+    generator = torch.Generator().manual_seed(0)
+    patterns = torch.rand(6, 1, channels, size, size, generator=generator)
+
+    def draw(n: int) -> Images:
+        noise = torch.rand(6, n, channels, size, size, generator=generator)
+        pixels = (255 * (0.7 * patterns + 0.3 * noise)).to(torch.uint8).flatten(0, 1)
+        return Images(pixels, torch.arange(6).repeat_interleave(n))
+
+    return Scenario(
+        name="made",
+        train=draw(n_per_class),
+        test=draw(5),
+        tasks=equal_tasks(6, 3),
+        views=Views(mean=(0.5,) * channels, std=(0.25,) * channels, pad=1, flip=flip),
+        class_names=tuple("abcdef"),
+    )
+
+
+@pytest.fixture
+def scenario() -> Scenario:
+    return make_scenario()

@@ -1,0 +1,62 @@
+"""What holds for every method, under every policy that can serve it."""
+
+import pytest
+import torch
+from conftest import make_scenario
+
+from gcr.experiments.experiment import POLICIES, Experiment, compose, setting_names
+from gcr.memory import Policy
+from gcr.methods import METHODS
+from gcr.training import Training, train
+
+PAIRS = [(method, policy) for method in METHODS for policy in (POLICIES if method().replays else POLICIES[:1])]
+every_pair = pytest.mark.parametrize(("method", "policy"), PAIRS, ids=[f"{m.name}+{p.name}" for m, p in PAIRS])
+every_method = pytest.mark.parametrize("method", METHODS, ids=[m.name for m in METHODS])
+
+
+def run(method, policy, sampling="coin", seed=0):
+    memory = Policy(buffer=12, selector=policy(), sampling=sampling)
+    training = Training(epochs=2, lr=0.05, batch=8, replay_batch=8)
+    return train(make_scenario(), "convnet", method(), memory, training, seed)
+
+
+@every_pair
+@pytest.mark.parametrize("sampling", ["coin", "split"])
+def test_tiny_run(method, policy, sampling):
+    outcome = run(method, policy, sampling)
+    assert all(torch.isfinite(p).all() for p in outcome.state.net.parameters())
+    assert 0 <= outcome.class_il["accuracy"] <= outcome.task_il["accuracy"] <= 100
+    if method().replays:
+        assert int(outcome.state.memory.kept) == 12
+
+
+@every_pair
+def test_the_same_experiment_gives_the_same_bits(method, policy):
+    first, second, other = run(method, policy), run(method, policy), run(method, policy, seed=1)
+    assert first.class_il == second.class_il
+    for a, b in zip(first.state.net.state_dict().values(), second.state.net.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    if first.state.memory is not None:
+        rows = first.state.memory.filled_rows()
+        ours, theirs = first.state.memory.read(rows), second.state.memory.read(rows)
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert not torch.equal(first.state.net.head.weight, other.state.net.head.weight)
+
+
+@every_pair
+def test_json_both_ways(method, policy):
+    experiment = compose("seq-digits", method.name, seed=3, selector=policy.name if method().replays else None)
+    assert Experiment.from_json(experiment.to_json()) == experiment
+
+
+@every_method
+def test_names_and_help(method):
+    assert method.name == method.name.lower()
+    assert 10 < len(method.summary) < 100
+    assert hash(method()) == hash(method())
+
+
+@every_pair
+def test_setting_names_are_unique_so_that_set_is_unambiguous(method, policy):
+    names = [name for part in (method, policy, Policy, Training) for name in setting_names(part)]
+    assert len(set(names)) == len(names)

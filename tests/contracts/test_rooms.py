@@ -1,0 +1,86 @@
+"""The house: a room imports only from the rooms below it; training needs torch, NumPy and safetensors alone."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ORDER = ["settings", "select", "memory", "augment", "models", "methods", "scenarios", "training", "experiments", "cli"]
+FILES = sorted((ROOT / "gcr").rglob("*.py"))
+
+
+def room_of(file):
+    first = file.relative_to(ROOT / "gcr").parts[0].removesuffix(".py")
+    return first if first in ORDER else None  # __init__ and __main__ stand outside
+
+
+def imported_rooms(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "gcr":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("gcr."):
+            yield node.module.split(".")[1]
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("gcr."))
+
+
+@pytest.mark.parametrize("file", FILES, ids=[str(f.relative_to(ROOT)) for f in FILES])
+def test_imports_point_downwards(file):
+    room = room_of(file)
+    if room is None:
+        return
+    for other in imported_rooms(file):
+        assert other in ORDER, f"{file} imports gcr.{other}, which is no room"
+        assert ORDER.index(other) <= ORDER.index(room), f"{room} must not import {other}"
+
+
+def test_select_depends_on_torch_alone():
+    for file in (ROOT / "gcr/select").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                top = name.split(".")[0]
+                assert top in ("torch", "gcr") or top in sys.stdlib_module_names, f"{file} imports {name}"
+
+
+BARE_TRAINING = """
+import sys
+sys.modules |= dict.fromkeys(['sklearn', 'scipy', 'typer', 'rich', 'jinja2', 'PIL', 'matplotlib', 'pandas'])
+import torch
+from gcr.augment import Views
+from gcr.memory import Policy
+from gcr.methods import Gcr
+from gcr.scenarios import Images, Scenario, equal_tasks
+from gcr.select import GradApprox
+from gcr.training import Training, train
+images = Images(torch.randint(256, (60, 1, 6, 6), dtype=torch.uint8), torch.arange(60) % 6)
+made = Scenario('made', images, images, equal_tasks(6, 3), Views((0.5,), (0.25,)), tuple('abcdef'))
+print(train(made, 'mlp', Gcr(), Policy(buffer=12, selector=GradApprox()), Training(epochs=1), 0).steps)
+"""
+
+IMPORT_TIME = """
+import time, torch
+started = time.perf_counter()
+import gcr
+print(time.perf_counter() - started)
+"""
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def test_training_runs_without_the_other_libraries():
+    done = python(BARE_TRAINING)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == 3
+
+
+def test_importing_is_quick_and_does_nothing():
+    done = python(IMPORT_TIME)
+    assert done.stderr == ""
+    assert float(done.stdout) < 0.1

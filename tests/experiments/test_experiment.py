@@ -1,0 +1,102 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcr.experiments.experiment import Experiment, compose, differences, setting_lines
+from gcr.settings import BadInput
+
+
+def test_defaults_come_from_scenario_and_method():
+    experiment = compose("seq-digits", "gcr")
+    assert (experiment.model, experiment.memory.buffer, experiment.training.lr) == ("convnet", 100, 0.1)
+    assert experiment.memory.selector.name == "grad-approx"
+    assert compose("seq-digits", "er").memory.selector.name == "reservoir"
+    assert compose("seq-digits", "finetune").memory is None
+
+
+def test_settings_find_their_home():
+    given_values = {"lr": "0.03", "alpha": "0.2", "ridge": "2", "sampling": "split", "model": "mlp", "epochs": 3}
+    experiment = compose("seq-digits", "gcr", overrides=given_values)
+    assert experiment.training.lr == 0.03
+    assert experiment.training.epochs == 3
+    assert experiment.method.alpha == 0.2
+    assert experiment.memory.selector.ridge == 2.0
+    assert experiment.memory.sampling == "split"
+    assert experiment.model == "mlp"
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(10, 10_000), st.integers(0, 2**31))
+def test_json_round_trip_keeps_every_bit(alpha, lr, buffer, seed):
+    experiment = compose("seq-digits", "gcr", seed=seed, overrides={"alpha": alpha, "lr": lr, "buffer": buffer})
+    assert Experiment.from_json(experiment.to_json()) == experiment
+    assert hash(Experiment.from_json(experiment.to_json())) == hash(experiment)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sedd": 1}, 'unknown key of an experiment "sedd"; did you mean "seed"?'),
+        ({"method": {"name": "gcr", "alhpa": 1}}, 'unknown setting of gcr "alhpa"; did you mean "alpha"?'),
+        ({"method": {"name": "derpp"}}, 'unknown method "derpp"; did you mean "der"?'),
+        ({"training": {"epochs": 0}}, "epochs must be >= 1, got 0"),
+        ({"training": {"epochs": 1.5}}, "epochs must be a whole number"),
+        ({"training": {"lr": "fast"}}, 'lr must be a finite number, got "fast"'),
+        ({"training": {"lr": float("nan")}}, "lr must be a finite number"),
+        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+        ({"scenario": "seq-digit"}, 'unknown scenario "seq-digit"; did you mean "seq-digits"?'),
+        ({"model": "resnet"}, 'unknown model "resnet"'),
+    ],
+)
+def test_bad_json_is_refused_with_a_remedy(change, message):
+    values = compose("seq-digits", "gcr").to_dict() | change
+    with pytest.raises(BadInput) as caught:
+        Experiment.from_json(json.dumps(values))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "message"),
+    [
+        ("gcr", {"alpha": -1}, "alpha must be >= 0.0, got -1"),
+        ("gcr", {"buffer": 9}, "buffer must be >= 10, the number of classes of seq-digits, got 9"),
+        ("gcr", {"buffer": 0}, 'buffer must be >= 1, got 0; use method "finetune"'),
+        ("er", {"alpha": 1}, 'unknown setting of er "alpha"'),
+        ("finetune", {"buffer": 100}, "finetune keeps no memory"),
+        ("gcr", {"sampling": "dice"}, 'sampling must be one of coin, split, got "dice"'),
+        ("gcr", {"model": "cnn"}, 'unknown model "cnn"'),
+    ],
+)
+def test_bad_settings_are_refused_with_a_remedy(method, overrides, message):
+    with pytest.raises(BadInput) as caught:
+        compose("seq-digits", method, overrides=overrides)
+    assert message in str(caught.value)
+
+
+def test_a_missing_key_is_named():
+    values = compose("seq-digits", "gcr").to_dict()
+    del values["seed"]
+    with pytest.raises(BadInput, match="lacks seed"):
+        Experiment.from_dict(values)
+
+
+def test_differences_are_named():
+    ours = compose("seq-digits", "gcr", overrides={"alpha": 0.2})
+    theirs = compose("seq-digits", "gcr", overrides={"lr": 0.5})
+    assert differences(theirs, ours) == ["method.alpha is 0.1 there, 0.2 here", "training.lr is 0.5 there, 0.1 here"]
+    assert differences(ours, ours) == []
+
+
+def test_run_names():
+    assert compose("seq-digits", "der++").run_name == "seq-digits-derpp-k100"
+    assert compose("seq-digits", "er", selector="grad-approx").run_name == "seq-digits-er-grad-approx-k100"
+    assert compose("seq-digits", "er", selector="grad-approx").label == "er + grad-approx"
+    assert compose("seq-digits", "joint").run_name == "seq-digits-joint"
+
+
+def test_setting_lines_tell_everything_that_can_be_set():
+    lines = setting_lines("gcr")
+    assert {"alpha", "gamma", "lr", "buffer", "ridge"} <= {name for name, _, _ in lines}
+    assert all(help for _, help, _ in lines)

@@ -1,0 +1,103 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from gcr.memory import Memory
+
+
+def empty(capacity=5, candidates=0):
+    return Memory.empty(capacity, candidates, image_shape=(1, 2, 2), n_classes=3)
+
+
+def batch_of(labels):
+    labels = torch.as_tensor(labels)
+    images = labels.to(torch.uint8).reshape(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+    logits = labels.float().unsqueeze(1).expand(-1, 3)
+    return {"image": images, "label": labels, "logits": logits, "task": labels % 2}
+
+
+class Loop:
+    """Vitter's algorithm R, one example at a time."""
+
+    def __init__(self, size):
+        self.size, self.entries, self.seen = size, [], 0
+
+    def offer(self, entry, u, admitted=True):
+        if not admitted:
+            return
+        if self.seen < self.size:
+            self.entries.append(entry)
+        elif (slot := int(u * (self.seen + 1))) < self.size:
+            self.entries[slot] = entry
+        self.seen += 1
+
+
+@settings(max_examples=200)
+@given(st.data(), st.integers(1, 6), st.booleans(), st.lists(st.integers(1, 12), min_size=1, max_size=5))
+def test_batched_reservoir_equals_the_loop(data, size, as_candidates, batches):
+    """Small buffers and large batches: several examples of a batch draw the same slot all the time."""
+    memory = empty(3, size) if as_candidates else empty(size)
+    loop, number = Loop(size), 0
+    for n in batches:
+        draws = data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=n, max_size=n))
+        admitted = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+        labels = list(range(number, number + n))
+        number += n
+        memory.offer(batch_of(labels), torch.tensor(draws, dtype=torch.float64), torch.tensor(admitted))
+        for label, u, taken in zip(labels, draws, admitted, strict=True):
+            loop.offer(label, u, taken)
+    start, filled = (3, memory.pooled) if as_candidates else (0, memory.kept)
+    assert int(filled) == len(loop.entries)
+    rows = memory.read(torch.arange(start, start + len(loop.entries)))
+    assert rows["label"].tolist() == loop.entries
+    assert rows["image"][:, 0, 0, 0].tolist() == loop.entries
+    assert rows["logits"][:, 2].tolist() == loop.entries
+    assert rows["weight"].tolist() == [1.0] * len(loop.entries)
+    assert int(memory.seen) == loop.seen
+
+
+def test_colliding_slots_go_to_the_later_example():
+    memory = empty(2)
+    memory.offer(batch_of([0, 1]), torch.zeros(2).double())
+    memory.offer(batch_of([2, 3, 4]), torch.tensor([0.0, 0.0, 0.99]).double())  # slots 0, 0, 4
+    assert memory.columns["label"][:2].tolist() == [3, 1]
+
+
+def test_every_example_is_kept_with_the_same_probability():
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.zeros(40)
+    for _ in range(600):
+        memory = empty(10)
+        for start in range(0, 40, 8):
+            memory.offer(batch_of(range(start, start + 8)), torch.rand(8, generator=generator, dtype=torch.float64))
+        counts[memory.columns["label"][:10]] += 1
+    assert counts.sum() == 6000
+    assert stats.chisquare(counts.numpy()).pvalue > 1e-3
+
+
+def test_keep_makes_the_chosen_rows_the_buffer_and_empties_the_pool():
+    memory = empty(3, 4)
+    memory.offer(batch_of([5, 6, 7, 8]), torch.zeros(4).double())
+    rows = memory.filled_rows()
+    assert rows.tolist() == [3, 4, 5, 6]
+    memory.keep(rows[torch.tensor([0, 2, 3])], torch.tensor([2.0, 0.5, 1.5]))
+    assert memory.columns["label"][:3].tolist() == [5, 7, 8]
+    assert memory.columns["weight"][:3].tolist() == [2.0, 0.5, 1.5]
+    assert memory.filled_rows().tolist() == [0, 1, 2]
+    assert (int(memory.seen), int(memory.seen_since), int(memory.updates)) == (4, 0, 1)
+
+
+def test_rows_to_keep_may_lie_in_the_kept_buffer():
+    memory = empty(3, 3)
+    memory.offer(batch_of([0, 1, 2]), torch.zeros(3).double())
+    memory.keep(memory.filled_rows(), torch.ones(3))
+    memory.offer(batch_of([3, 4, 5]), torch.zeros(3).double())
+    memory.keep(torch.tensor([1, 2, 4]), torch.ones(3))  # rows 1 and 2 move up by one
+    assert memory.columns["label"][:3].tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize("name", ["image", "label", "logits", "weight", "task"])
+def test_columns_are_preallocated_with_one_spare_row(name):
+    assert len(empty(5, 4).columns[name]) == 10

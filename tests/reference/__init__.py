@@ -1,0 +1,1 @@
+"""Plain, slow implementations, written from the papers, to compare the real ones with."""

@@ -1,0 +1,146 @@
+"""GCR, Algorithms 1 to 3 of the paper, example by example and loop by loop.
+
+The network's forward pass is the only thing shared with the package: augmentation, sampling, losses, SGD, reservoir and
+GradApprox are written out again, in the plainest way.
+"""
+
+import copy
+import math
+
+import numpy as np
+import torch
+
+from reference.matching_pursuit import matching_pursuit
+
+
+class ReferenceGcr:
+    def __init__(self, net, scenario, *, alpha, beta, gamma, lr, capacity, replay_size, temperature=0.07, ridge=0.5):
+        self.net, self.scenario = copy.deepcopy(net), scenario
+        self.alpha, self.beta, self.gamma, self.lr = alpha, beta, gamma, lr
+        self.capacity, self.replay_size, self.temperature, self.ridge = capacity, replay_size, temperature, ridge
+        self.kept = []  # (image, label, logits, weight)
+        self.candidates = []
+        self.n = self.n_t = 0
+
+    def step(self, rows, draws, replay):
+        images = [self.scenario.train.pixels[row] for row in rows]
+        labels = [int(self.scenario.train.labels[row]) for row in rows]
+        self.net.train()
+        logits = self.net(torch.stack([self.weak(x, u) for x, u in zip(images, draws.views, strict=True)]))
+        loss = sum(cross_entropy(h, y) for h, y in zip(logits, labels, strict=True)) / len(labels)
+        if replay:
+            distil, label, contrast = ([self.sample(*u) for u in asked.rows.tolist()] for asked in draws.replays)
+            outputs = self.net(self.views(distil, draws.replays[0].views[0], self.weak))
+            terms = [float(d[3]) * ((h - d[2]) ** 2).mean() for h, d in zip(outputs, distil, strict=True)]
+            loss = loss + self.alpha * sum(terms) / sum(d[3] for d in distil)
+            outputs = self.net(self.views(label, draws.replays[1].views[0], self.weak))
+            terms = [float(d[3]) * cross_entropy(h, d[1]) for h, d in zip(outputs, label, strict=True)]
+            loss = loss + self.beta * sum(terms) / sum(d[3] for d in label)
+            both = torch.cat([self.views(contrast, u, self.strong) for u in draws.replays[2].views])
+            terms = self.contrast_terms(self.net(both), [d[1] for d in contrast])
+            weights = [d[3] for d in contrast]
+            loss = loss + self.gamma * sum(w * t for w, t in zip(weights, terms, strict=True)) / sum(weights)
+        gradients = torch.autograd.grad(loss, list(self.net.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(self.net.parameters(), gradients, strict=True):
+                parameter -= self.lr * gradient
+        for x, y, z, u in zip(images, labels, logits.detach(), draws.reservoir.tolist(), strict=True):
+            self.reservoir((x, y, z, 1.0), u)
+        return loss.item()
+
+    def sample(self, coin, index):
+        """Algorithm 3."""
+        from_candidates = (coin < self.n_t / self.n and self.candidates) or not self.kept
+        source = self.candidates if from_candidates else self.kept
+        return source[min(int(index * len(source)), len(source) - 1)]
+
+    def reservoir(self, entry, u):
+        self.n += 1
+        self.n_t += 1
+        if len(self.candidates) < self.capacity:
+            self.candidates.append(entry)
+        elif (slot := int(u * self.n_t)) < self.capacity:
+            self.candidates[slot] = entry
+
+    def grad_approx(self):
+        """Algorithm 2 on explicit last-layer gradients; classes share the buffer equally."""
+        pool = self.kept + self.candidates
+        self.net.eval()
+        gradients = []
+        with torch.no_grad():
+            for x, y, z, _ in pool:
+                features = self.net.features(self.scenario.views.plain(x[None]))[0]
+                h = self.net.head(features)
+                by_label = torch.softmax(h, 0)
+                by_label[y] -= 1
+                residual = self.alpha * 2 / len(h) * (h - z) + self.beta * by_label
+                gradients.append(torch.outer(residual, torch.cat([features, torch.ones(1)])).flatten().double().numpy())
+        classes = sorted({y for _, y, _, _ in pool})
+        shares, left = dict.fromkeys(classes, 0), min(self.capacity, len(pool))
+        while left:  # one place at a time, to every class that has examples left
+            for c in classes:
+                if left and shares[c] < sum(entry[1] == c for entry in pool):
+                    shares[c] += 1
+                    left -= 1
+        kept = {}
+        for c in classes:
+            rows = [i for i, entry in enumerate(pool) if entry[1] == c]
+            share = shares[c]
+            if len(rows) <= share:
+                kept |= {i: pool[i][3] for i in rows}
+                continue
+            g = np.stack([gradients[i] for i in rows])
+            old = np.array([pool[i][3] for i in rows])
+            support, weights = matching_pursuit(g, g.T @ old, share, self.ridge)
+            assert len(support) == share, "pick a case without top-up"
+            kept |= {rows[i]: float(weights[i]) for i in support}
+        self.kept = [(*pool[i][:3], kept[i]) for i in sorted(kept)]
+        self.candidates, self.n_t = [], 0
+
+    def views(self, drawn, uniforms, make):
+        return torch.stack([make(d[0], u) for d, u in zip(drawn, uniforms, strict=True)])
+
+    def weak(self, image, u):
+        pad = self.scenario.views.pad
+        c, h, w = image.shape
+        padded = torch.zeros(c, h + 2 * pad, w + 2 * pad)
+        padded[:, pad : pad + h, pad : pad + w] = image.float()
+        top, left = (int(v * (2 * pad + 1)) for v in u[:2])
+        crop = padded[:, top : top + h, left : left + w]
+        if self.scenario.views.flip and u[2] >= 0.5:
+            crop = crop.flip(2)
+        mean, std = (torch.tensor(v)[:, None, None] for v in (self.scenario.views.mean, self.scenario.views.std))
+        return (crop / 255 - mean) / std
+
+    def strong(self, image, u):
+        return self.scenario.views.strong(image[None], u[None])[0]  # compared with plain code in tests/augment
+
+    def contrast_terms(self, outputs, labels):
+        z = [h / h.norm() for h in outputs]
+        b, both = len(labels), labels + labels
+        anchors = []
+        for i in range(2 * b):
+            others = [j for j in range(2 * b) if j != i]
+            total = sum(torch.exp(z[i] @ z[j] / self.temperature) for j in others)
+            positives = [j for j in others if both[j] == both[i]]
+            shares = [torch.log(torch.exp(z[i] @ z[j] / self.temperature) / total) for j in positives]
+            anchors.append(-sum(shares) / len(positives))
+        return [anchors[i] + anchors[i + b] for i in range(b)]
+
+
+def cross_entropy(h, y):
+    top = h.max()
+    return top + torch.log(sum(torch.exp(v - top) for v in h)) - h[y]
+
+
+def hand_supcon(first, second, labels, temperature):
+    """The same loss with numbers only, for hand-made vectors."""
+    z = [np.asarray(v, float) / np.linalg.norm(v) for v in [*first, *second]]
+    both, b = [*labels, *labels], len(labels)
+    values = [0.0] * b
+    for i in range(2 * b):
+        others = [j for j in range(2 * b) if j != i]
+        total = sum(math.exp(z[i] @ z[j] / temperature) for j in others)
+        positives = [j for j in others if both[j] == both[i]]
+        values[i % b] -= sum(math.log(math.exp(z[i] @ z[j] / temperature) / total) for j in positives) / len(positives)
+    return values

@@ -1,0 +1,134 @@
+import numpy as np
+import pytest
+import torch
+from reference.matching_pursuit import matching_pursuit as textbook
+from reference.matching_pursuit import objective
+
+from gcr.select import GradApprox, Pool
+from gcr.select.gradients import gram
+from gcr.select.omp import matching_pursuit
+
+
+def random_pool(n, n_classes=3, f=5, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return Pool(
+        labels=torch.arange(n) % n_classes,
+        weights=torch.rand(n, generator=g) + 0.5,
+        features=torch.randn(n, f, generator=g),
+        residuals=torch.randn(n, n_classes, generator=g),
+    )
+
+
+def long_vectors(features, residuals):
+    """The last-layer gradients written out."""
+    ones = torch.ones(len(features), 1, dtype=features.dtype)
+    return torch.einsum("nc,nf->ncf", residuals, torch.cat([features, ones], 1)).flatten(1)
+
+
+def test_gram_equals_products_of_the_long_vectors():
+    pool = random_pool(9)
+    explicit = long_vectors(pool.features, pool.residuals)
+    torch.testing.assert_close(gram(pool.features, pool.residuals), explicit @ explicit.T)
+
+
+def test_last_layer_gradients_are_those_of_autograd():
+    net = torch.nn.Linear(5, 3)
+    pool = random_pool(4)
+    logits = net(pool.features)
+    residuals = logits.softmax(1) - torch.nn.functional.one_hot(pool.labels, 3)
+    for i in range(4):
+        loss = torch.nn.functional.cross_entropy(net(pool.features[i]), pool.labels[i])
+        weight, bias = torch.autograd.grad(loss, [net.weight, net.bias])
+        expected = torch.cat([weight, bias[:, None]], 1).flatten()
+        torch.testing.assert_close(long_vectors(pool.features[i : i + 1], residuals[i : i + 1])[0], expected)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_matching_pursuit_equals_the_textbook(seed):
+    """Half of the targets lie outside the cone of the rows, so that constraints become active."""
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(4, 25)), int(rng.integers(2, 12))
+    gradients = rng.normal(size=(n, d)) + (0.5 if seed % 2 else 0.0)
+    target = gradients.T @ rng.random(n) if seed % 2 else rng.normal(size=d) * 3
+    budget, ridge = int(rng.integers(1, n + 1)), float(rng.choice([0.01, 0.5, 5.0]))
+    support, expected = textbook(gradients, target, budget, ridge)
+    g, t = torch.from_numpy(gradients), torch.from_numpy(target)
+    weights = matching_pursuit(g @ g.T, g @ t, float(t @ t), budget, ridge, 0.0).numpy()
+    assert sorted(np.flatnonzero(weights)) == sorted(support)
+    np.testing.assert_allclose(weights, expected, rtol=1e-7, atol=1e-9)
+    assert objective(gradients, target, weights, ridge) <= objective(gradients, target, expected, ridge) * (1 + 1e-9)
+
+
+def test_it_stops_at_the_tolerance():
+    g = torch.eye(3, dtype=torch.float64)
+    target = torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)
+    weights = matching_pursuit(g, target, 14.0, budget=3, ridge=0.0, tolerance=1.0)
+    assert weights.tolist() == [3.0, 2.0, 0.0]  # what is left has squared length 1
+
+
+def test_old_weights_scale_the_target_only():
+    """One direction: rows of length 1 and 3; the old weights 5 and 2 ask for 5 * 1 + 2 * 3 = 11."""
+    pool = Pool(
+        labels=torch.zeros(2).long(),
+        weights=torch.tensor([5.0, 2.0]),
+        features=torch.zeros(2, 1),
+        residuals=torch.tensor([[1.0], [3.0]]),
+    )
+    chosen = GradApprox(ridge=0.0)(pool, 1, torch.zeros(2))
+    assert chosen.rows.tolist() == [1]
+    assert chosen.weights.tolist() == pytest.approx([11 / 3])
+
+
+def test_classes_share_the_budget_and_the_buffer_is_full():
+    pool = random_pool(31, n_classes=3)
+    chosen = GradApprox()(pool, 10, torch.zeros(31))
+    assert len(set(chosen.rows.tolist())) == 10
+    assert torch.bincount(pool.labels[chosen.rows]).tolist() == [4, 3, 3]
+    assert bool((chosen.weights > 0).all())
+
+
+def test_top_up_fills_the_share_where_no_row_helps():
+    """Rows that point away from the target get no weight by matching; they fill up with their own weight."""
+    pool = Pool(
+        labels=torch.zeros(3).long(),
+        weights=torch.tensor([4.0, 1.0, 2.0]),
+        features=torch.zeros(3, 1),
+        residuals=torch.tensor([[2.0], [-1.0], [-1.0]]),
+    )
+    chosen = GradApprox(ridge=0.0)(pool, 2, torch.zeros(3))
+    assert chosen.rows.tolist() == [0, 1]
+    assert chosen.weights.tolist() == pytest.approx([2.5, 1.0])  # 2 * 2.5 = 4 * 2 - 1 - 2
+    assert chosen.note == "1 of 2 rows topped up"
+
+
+def test_a_budget_for_everything_keeps_everything_as_it_is():
+    pool = random_pool(9)
+    chosen = GradApprox()(pool, 20, torch.zeros(9))
+    assert chosen.rows.tolist() == list(range(9))
+    assert torch.equal(chosen.weights, pool.weights)
+
+
+def test_it_matches_the_gradient_better_than_random_rows():
+    pool = random_pool(60, n_classes=3, f=8)
+    gradients = long_vectors(pool.features.double(), pool.residuals.double())
+
+    def error(rows, weights):
+        return sum(
+            float(
+                (
+                    gradients[pool.labels == c].T @ pool.weights[pool.labels == c].double()
+                    - gradients[rows[mine]].T @ weights[mine].double()
+                )
+                .square()
+                .sum()
+            )
+            for c in range(3)
+            if (mine := pool.labels[rows] == c) is not None
+        )
+
+    chosen = GradApprox()(pool, 15, torch.zeros(60))
+    random_errors = []
+    for seed in range(20):
+        rows = torch.randperm(60, generator=torch.Generator().manual_seed(seed))[:15]
+        random_errors.append(error(rows, torch.full((15,), float(pool.weights.sum()) / 15)))
+    assert error(chosen.rows, chosen.weights) < 0.2 * min(random_errors)

@@ -1,0 +1,246 @@
+"""The command line through its real entry point, as a user calls it."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+QUICK = ["--epochs", "1", "--model", "mlp"]
+
+
+def gcr(*arguments, cwd=ROOT, timeout=120):
+    command = [sys.executable, "-m", "gcr", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+
+
+def refused(done, *parts):
+    """One line, exit code 2, no traceback."""
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    started = time.perf_counter()
+    done = gcr("demo", "--out", out / "runs", timeout=300)
+    assert done.returncode == 0, done.stderr
+    return out / "runs", done.stdout, time.perf_counter() - started
+
+
+def accuracies(folder, method):
+    results = sorted(folder.glob(f"seq-digits-{method}*/seed-*/result.json"))
+    assert len(results) == 3
+    return [json.loads(file.read_text())["class_il"]["accuracy"] for file in results]
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def test_demo_prints_table_and_report(demo):
+    folder, printed, _ = demo
+    for method in ("finetune", "er", "der++", "gcr", "joint"):
+        assert re.search(rf"│ {re.escape(method)} +│", printed)
+    assert str(folder / "report.html") in printed
+    assert (folder / "report.html").exists()
+
+
+def test_demo_takes_less_than_a_minute(demo):
+    assert demo[2] <= 60
+
+
+def test_demo_shows_what_replay_is_for(demo):
+    """GCR and DER++ at least 30 points above finetune, and not above joint beyond noise."""
+    folder = demo[0]
+    finetune, joint = accuracies(folder, "finetune"), accuracies(folder, "joint")
+    for method in ("derpp", "gcr"):
+        ours = accuracies(folder, method)
+        assert mean(ours) >= mean(finetune) + 30
+        assert mean(ours) <= mean(joint) + 2
+
+
+def test_demo_again_keeps_what_is_there(demo):
+    before = (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes()
+    done = gcr("demo", "--out", demo[0])
+    assert done.returncode == 0
+    assert "15 of 15 runs were there already" in done.stderr
+    assert (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes() == before
+
+
+def test_table_of_the_demo(demo):
+    done = gcr("table", demo[0])
+    assert done.returncode == 0
+    assert f"{mean(accuracies(demo[0], 'gcr')):.2f} ±" in done.stdout
+
+
+def test_report_of_the_demo(demo, tmp_path):
+    done = gcr("report", demo[0], "--page", tmp_path / "page.html")
+    assert done.returncode == 0
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+
+
+def test_run_as_in_the_help(tmp_path):
+    done = gcr(
+        *("run", "seq-digits", "--method", "gcr", "--buffer", "50", "--epochs", "1", "--seeds", "0,1"),
+        *("--set", "lr=0.03", "--set", "alpha=0.1", "--out", tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    experiment = json.loads((tmp_path / "seq-digits-gcr-k50/seed-1/experiment.json").read_text())
+    assert experiment["training"]["lr"] == 0.03
+    assert experiment["method"]["alpha"] == 0.1
+    assert experiment["memory"]["buffer"] == 50
+    assert re.search(r"│ gcr +│ +50 │ +2 │", done.stdout)
+    assert done.stderr == ""  # quiet where there is no terminal
+
+
+def test_gcr_selection_under_ers_loss(tmp_path):
+    done = gcr("run", "seq-digits", "--method", "er", "--selector", "grad-approx", *QUICK, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "er + grad-approx" in done.stdout
+    assert (tmp_path / "seq-digits-er-grad-approx-k100/seed-0/result.json").exists()
+
+
+def test_a_failed_run_is_exit_code_1(tmp_path):
+    """A network that overflows: the run fails when its result is no number."""
+    done = gcr("run", "seq-digits", "--method", "er", *QUICK, "--set", "lr=1e30", "--out", tmp_path)
+    assert done.returncode == 1
+    assert "failed: er seed 0" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "seq-digits-er-k100/seed-0/result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("methods", ["finetune", "joint", "er", "der", "der++", "gcr"]),
+        ("scenarios", ["seq-digits"]),
+        ("selectors", ["reservoir", "grad-approx", "class-balanced", "uniform"]),
+    ],
+)
+def test_lists_say_what_exists(what, names):
+    done = gcr(what)
+    assert done.returncode == 0
+    lines = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+    assert set(names) <= set(lines)
+
+
+def test_settings_of_a_method():
+    done = gcr("settings", "gcr")
+    assert done.returncode == 0
+    for name in ("alpha", "ridge", "lr", "sampling"):
+        assert re.search(rf"^{name} ", done.stdout, re.M)
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["table"], ["demo"]])
+def test_help_has_examples(command):
+    done = gcr(*command, "--help")
+    assert done.returncode == 0
+    if command:
+        assert "Example" in done.stdout
+
+
+def test_version():
+    assert re.fullmatch(r"gcr \d+\.\d+\.\d+\n", gcr("--version").stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--method", "grc"], ['unknown method "grc"', 'did you mean "gcr"', "der++"]),
+        (["--selector", "gradapprox"], ['unknown selector "gradapprox"', 'did you mean "grad-approx"']),
+        (["--model", "resnet"], ['unknown model "resnet"', 'did you mean "resnet18"']),
+        (["--set", "alhpa=1"], ['unknown setting of gcr "alhpa"', 'did you mean "alpha"']),
+        (["--set", "alpha"], ["--set must be given as name=value"]),
+        (["--set", "alpha=-0.5"], ["alpha must be >= 0.0, got -0.5"]),
+        (["--set", "alpha=much"], ["alpha must be a finite number"]),
+        (["--set", "epochs=2", "--epochs", "3"], ["epochs is given twice"]),
+        (["--buffer", "5"], ["buffer must be >= 10", "seq-digits", "got 5"]),
+        (["--buffer", "0"], ["buffer must be >= 1", "finetune"]),
+        (["--epochs", "0"], ["epochs must be >= 1, got 0"]),
+        (["--epochs", "two"], ["epochs"]),
+        (["--seeds", "0,1,0"], ["seeds must be different, got 0 more than once"]),
+        (["--seeds", "0-2,1"], ["got 1 more than once"]),
+        (["--seeds", "a"], ["seeds must be whole numbers"]),
+        (["--seeds", "3-1"], ["rising order"]),
+        (["--device", "tpu9"], ["device must be auto, cpu or cuda"]),
+        (["--method", "joint", "--buffer", "50"], ["joint keeps no memory"]),
+        (["--nonsense"], ["--nonsense"]),
+    ],
+)
+def test_bad_input_to_run(arguments, parts, tmp_path):
+    refused(gcr("run", "seq-digits", *arguments, "--out", tmp_path / "runs"), *parts)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_unknown_scenario(tmp_path):
+    refused(gcr("run", "seq-digit", "--out", tmp_path), 'did you mean "seq-digits"')
+
+
+def test_unknown_command():
+    refused(gcr("trian"), "trian")
+
+
+def test_unwritable_folder(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    refused(gcr("run", "seq-digits", *QUICK, "--out", tmp_path / "file"), "cannot write to", "choose another --out")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_another_experiment_in_the_folder(tmp_path):
+    arguments = ["run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path]
+    assert gcr(*arguments).returncode == 0
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    refused(gcr(*arguments, "--set", "lr=0.5"), "training.lr is 0.1 there, 0.5 here", "--name")
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_table_of_nothing(tmp_path):
+    refused(gcr("table", tmp_path), "no finished runs")
+    refused(gcr("table", tmp_path / "nowhere"), "is not a folder")
+
+
+def test_progress_on_a_terminal(tmp_path):
+    """On a terminal there is a bar with the runs, the steps and their rate."""
+    parent, child = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "gcr",
+        "run",
+        "seq-digits",
+        "--method",
+        "er",
+        "--epochs",
+        "3",
+        "--out",
+        str(tmp_path),
+    ]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=child, stderr=child)
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            part = os.read(parent, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    assert process.wait(60) == 0
+    text = shown.decode(errors="replace")
+    assert "runs, er seed 0" in text
+    assert re.search(r"/150", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)) or "steps" in text
+    assert "class-IL" in text

@@ -1,0 +1,50 @@
+import torch
+
+from gcr.memory import Policy
+from gcr.methods import Er, Finetune, Gcr, Joint
+from gcr.select import GradApprox
+from gcr.training import Training, train
+from gcr.training.run import stages_of
+
+
+def test_stages_are_tasks_and_joint_has_one(scenario):
+    stages, first = stages_of(scenario, Finetune())
+    assert [scenario.train.labels[rows].unique().tolist() for rows in stages] == [[0, 1], [2, 3], [4, 5]]
+    assert first == [0, 1, 2]
+    (everything,), first = stages_of(scenario, Joint())
+    assert len(everything) == 72
+    assert first == [0, 0, 0]
+
+
+def test_epochs_steps_and_matrix(scenario):
+    epochs = []
+    outcome = train(scenario, "mlp", Er(), Policy(buffer=12), Training(epochs=2, batch=10), 0, on_epoch=epochs.append)
+    assert [(e.stage, e.epoch) for e in epochs] == [(s, e) for s in range(3) for e in range(2)]
+    assert outcome.steps == epochs[-1].steps == epochs[-1].total_steps == 3 * 2 * 3  # 24 examples: 10, 10 and 4
+    assert len(outcome.class_il["matrix"]) == 3
+    assert all(len(row) == 3 for row in outcome.task_il["matrix"])
+    assert int(outcome.state.memory.seen) == 2 * 72
+
+
+def test_gcr_keeps_a_full_and_balanced_buffer(scenario):
+    outcome = train(scenario, "mlp", Gcr(), Policy(buffer=18, selector=GradApprox()), Training(epochs=2, lr=0.1), 0)
+    memory = outcome.state.memory
+    assert int(memory.kept) == 18
+    assert torch.bincount(memory.columns["label"][:18]).tolist() == [3] * 6
+    assert bool((memory.columns["weight"][:18] > 0).all())
+    assert torch.equal(memory.columns["task"][:18], memory.columns["label"][:18] // 2)
+
+
+def test_only_correct_examples_are_admitted_on_request(scenario):
+    correct = []
+    policy = Policy(buffer=12, selector=GradApprox(), admit="correct")
+    outcome = train(
+        scenario,
+        "mlp",
+        Gcr(),
+        policy,
+        Training(epochs=3, lr=0.1),
+        0,
+        on_epoch=lambda e: correct.append(e.accuracy * 24 / 100),
+    )
+    assert int(outcome.state.memory.seen) == round(sum(correct)) < 3 * 72
