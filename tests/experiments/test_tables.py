@@ -30,17 +30,17 @@ def test_rows_are_groups_of_seeds(tmp_path):
         put(tmp_path, "er", seed, accuracy)
     put(tmp_path, "finetune", 0, 3.0)
     groups = read_groups(tmp_path)
-    assert [group.seeds for group in groups] == [[0, 1, 2], [0]]
+    assert [group.seeds for group in groups] == [[0], [0, 1, 2]]  # finetune is listed first
     rows = table(groups)
-    assert rows[0] == ["er", "100", "3", "12.00 ± 1.15", "1.00 ± 0.00", "12.00 ± 1.15", "1.00 ± 0.00", "2.0"]
-    assert rows[1][:4] == ["finetune", "–", "1", "3.00"]
+    assert rows[1] == ["er", "100", "3", "12.00 ± 1.15", "1.00 ± 0.00", "12.00 ± 1.15", "1.00 ± 0.00", "2.0"]
+    assert rows[0][:4] == ["finetune", "–", "1", "3.00"]
     assert all(len(row) == len(COLUMNS) for row in rows)
 
 
 def test_rows_of_one_label_say_what_tells_them_apart(tmp_path):
     put(tmp_path, "er", 0, 10.0, name="slow", lr=0.01)
     put(tmp_path, "er", 0, 12.0, name="fast", lr=0.1)
-    assert [row[0] for row in table(read_groups(tmp_path))] == ["er (lr=0.01)", "er (lr=0.1)"]
+    assert [row[0] for row in table(read_groups(tmp_path))] == ["er (lr=0.1)", "er (lr=0.01)"]  # by folder
 
 
 def test_the_same_experiment_in_two_folders_is_two_rows(tmp_path):
