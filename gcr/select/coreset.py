@@ -25,6 +25,7 @@ class Pool:
     weights: Tensor  # [n] float, >= 0: what each example stands for already
     features: Tensor | None = None  # [n, f]
     residuals: Tensor | None = None  # [n, classes]
+    kept: Tensor | None = None  # [n] bool: rows of the buffer as it was; the others are candidates
 
     def __len__(self) -> int:
         return len(self.labels)

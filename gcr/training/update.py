@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import torch
+from torch import Tensor
 
 from gcr.memory import Memory, Policy
 from gcr.methods import Batch, Method
@@ -23,27 +22,29 @@ def reselect(
     if len(rows) == 0:
         return None
     stored = memory.read(rows)
+    kept = rows < memory.capacity
     batch = Batch((scenario.views.plain(stored["image"]),), stored["label"], stored["logits"], stored["weight"])
-    pool = make_pool(net, method, batch, policy.selector.needs)
+    pool = make_pool(net, method, batch, kept, policy.selector.needs)
     coreset = policy.selector(pool, policy.buffer, selection_draws(key, len(rows)).to(rows.device))
     memory.keep(rows[coreset.rows], coreset.weights)
     return coreset
 
 
 @torch.no_grad()
-def make_pool(net: Network, method: Method, batch: Batch, needs: frozenset[str], size: int = 1000) -> Pool:
+def make_pool(
+    net: Network, method: Method, batch: Batch, kept: Tensor, needs: frozenset[str], size: int = 1000
+) -> Pool:
     """The columns a selector needs, in one pass of the network in evaluation mode over plain images."""
-    if not needs:
-        return Pool(batch.labels, batch.weights)
+    if not needs & {"features", "residuals"}:
+        return Pool(batch.labels, batch.weights, kept=kept)
     net.eval()
     features, residuals = [], []
     for start in range(0, len(batch.labels), size):
         part = _rows(batch, slice(start, start + size))
         features.append(net.features(part.images))
         residuals.append(method.residual(net.head(features[-1]), part))
-    return Pool(batch.labels, batch.weights, torch.cat(features), torch.cat(residuals))
+    return Pool(batch.labels, batch.weights, torch.cat(features), torch.cat(residuals), kept)
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:
-    assert {field.name for field in fields(batch)} == {"views", "labels", "logits", "weights"}
     return Batch(tuple(v[rows] for v in batch.views), batch.labels[rows], batch.logits[rows], batch.weights[rows])

@@ -17,6 +17,7 @@ def make_pool(n, n_classes, seed):
         weights=torch.rand(n, generator=g) + 0.1,
         features=torch.randn(n, 4, generator=g),
         residuals=torch.randn(n, n_classes, generator=g),
+        kept=torch.rand(n, generator=g) < 0.5,
     ), torch.rand(n, generator=g, dtype=torch.float64)
 
 
