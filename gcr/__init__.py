@@ -1,3 +1,28 @@
-"""gcr: continual learning with replay memory chosen by gradient coresets."""
+"""gcr: continual learning with replay memory chosen by gradient coresets.
+
+Selection on its own: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``. Each is
+imported when it is first used, so that importing the package costs nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gcr.network_pool import collect as collect
+    from gcr.select import Coreset as Coreset
+    from gcr.select import LastLayerGradients as LastLayerGradients
+    from gcr.select import Pool as Pool
+    from gcr.select import explain as explain
+    from gcr.select import select_coreset as select_coreset
 
 __version__ = "0.1.0"
+__all__ = ["Coreset", "LastLayerGradients", "Pool", "collect", "explain", "select_coreset"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'gcr' has no attribute {name!r}")
+    import importlib
+
+    found = getattr(importlib.import_module("gcr.network_pool" if name == "collect" else "gcr.select"), name)
+    globals()[name] = found
+    return found

@@ -80,4 +80,5 @@ def rows_by_class(labels: Tensor) -> list[Tensor]:
     >>> [rows.tolist() for rows in rows_by_class(torch.tensor([7, 3, 7]))]
     [[1], [0, 2]]
     """
-    return [torch.nonzero(labels == label).flatten() for label in torch.unique(labels)]
+    counts = torch.unique(labels, return_counts=True)[1]
+    return list(torch.tensor_split(labels.argsort(stable=True), counts.cumsum(0)[:-1].cpu()))

@@ -9,6 +9,13 @@ only; a chosen row's new weight stands alone.
 >>> chosen = GradApprox(ridge=0.0)(pool, budget=2, draws=torch.zeros(3))
 >>> chosen.rows.tolist(), chosen.weights.tolist()
 ([0, 1], [2.0, 1.0])
+
+Two options go beyond the paper. ``replace`` lowers ``L_sub`` by exchanging rows after the greedy choice
+(``refine.py``). ``clip`` keeps outliers from deciding: a gradient longer than ``clip`` times the median of its class
+counts with that length only, in the target and as an atom. Matching pursuit otherwise goes for the longest gradients
+first, since they both make up the target and promise the largest correlation, and these are often examples that the
+network has got wrong, or that are labelled wrong. The weight handed back is that of the unclipped example: with share
+s of its length left, a clipped atom of weight w is the example with weight s w.
 """
 
 from __future__ import annotations
@@ -19,9 +26,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcr.select.coreset import Coreset, Pool, class_budgets, rows_by_class
-from gcr.select.gradients import gram
-from gcr.select.omp import matching_pursuit
+from gcr.select.coreset import Coreset, Pool, rows_by_class
+from gcr.select.gradients import LastLayerGradients
+from gcr.select.match import match
 from gcr.settings import Settings, setting
 
 
@@ -33,42 +40,27 @@ class GradApprox(Settings):
 
     ridge: float = setting(0.5, "penalty on the squared weights (lambda in the paper)", low=0.0)
     tolerance: float = setting(0.0, "stop a class when its objective falls to this (epsilon in the paper)", low=0.0)
+    replace: int = setting(0, "passes of exchanging rows after the greedy choice; 0 is the paper's algorithm", low=0)
+    clip: float = setting(0.0, "cut gradients to this many times their class's median length; 0 leaves them", low=0.0)
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
         assert pool.features is not None
         assert pool.residuals is not None
-        classes = rows_by_class(pool.labels)
-        budgets = class_budgets([len(rows) for rows in classes], budget)
-        chosen_rows, chosen_weights, topped_up = [], [], 0
-        for rows, share in zip(classes, budgets, strict=True):
-            old_weights = pool.weights[rows].double().cpu()
-            if share == len(rows):  # keeping all of them as they are matches exactly
-                weights = old_weights
-            else:
-                products = gram(pool.features[rows].double(), pool.residuals[rows].double()).cpu()
-                correlation = products @ old_weights
-                weights = matching_pursuit(
-                    products, correlation, float(old_weights @ correlation), share, self.ridge, self.tolerance
-                )
-                topped_up += _top_up(weights, old_weights, correlation - products @ weights, share)
-            kept = torch.nonzero(weights if share < len(rows) else torch.ones(share)).flatten()
-            chosen_rows.append(rows[kept.to(rows.device)])
-            chosen_weights.append(weights[kept])
-        all_rows = torch.cat(chosen_rows)
-        order = all_rows.argsort()
-        all_weights = torch.cat(chosen_weights).to(pool.weights)
-        note = f"{topped_up} of {len(all_rows)} rows topped up" if topped_up else ""
-        return Coreset(all_rows[order], all_weights[order], note)
+        gradients = LastLayerGradients(pool.features, pool.residuals)
+        if not self.clip:
+            return match(gradients, pool.labels, pool.weights, budget, self.ridge, self.tolerance, self.replace)
+        share = length_left(gradients, pool.labels, self.clip)
+        clipped = LastLayerGradients(pool.features, pool.residuals * share.unsqueeze(1))
+        coreset = match(clipped, pool.labels, pool.weights, budget, self.ridge, self.tolerance, self.replace)
+        weights = (coreset.weights * share[coreset.rows]).to(pool.weights.dtype)
+        return Coreset(coreset.rows, weights, coreset.note)
 
 
-def _top_up(weights: Tensor, old_weights: Tensor, unmatched: Tensor, share: int) -> int:
-    """Fill the class's share in place where matching ended early; return how many rows that took.
-
-    Rows not chosen enter by falling correlation with what is unmatched, each with the weight it brought to the pool
-    (1 if that was 0).
-    """
-    missing = share - int((weights > 0).sum())
-    by_correlation = torch.where(weights > 0, -torch.inf, unmatched).argsort(descending=True, stable=True)
-    for row in by_correlation[:missing].tolist():
-        weights[row] = old_weights[row] if old_weights[row] > 0 else 1.0
-    return missing
+def length_left(gradients: LastLayerGradients, labels: Tensor, clip: float) -> Tensor:
+    """The share of its length that each gradient keeps: ``min(1, clip * median of its class / length)``."""
+    lengths = gradients.squared_norms().sqrt()
+    share = torch.ones_like(lengths)
+    for rows in rows_by_class(labels):
+        share[rows] = (clip * lengths[rows].median() / lengths[rows].clamp_min(1e-300)).clamp_max(1)
+    # A class whose median is zero keeps its lengths: there is no scale to cut to.
+    return torch.where(share > 0, share, 1.0)

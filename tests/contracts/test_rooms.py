@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ORDER = ["settings", "select", "memory", "augment", "models", "methods", "scenarios", "training", "experiments", "cli"]
+ORDER = [
+    "settings",
+    "select",
+    "collect",
+    "memory",
+    "augment",
+    "models",
+    "methods",
+    "scenarios",
+    "training",
+    "experiments",
+    "cli",
+]
 FILES = sorted((ROOT / "gcr").rglob("*.py"))
 
 

@@ -1,12 +1,9 @@
-import numpy as np
 import pytest
 import torch
-from reference.matching_pursuit import matching_pursuit as textbook
-from reference.matching_pursuit import objective
 
-from gcr.select import GradApprox, Pool
+from gcr.select import GradApprox, LastLayerGradients, Pool
+from gcr.select.grad_approx import length_left
 from gcr.select.gradients import gram
-from gcr.select.omp import matching_pursuit
 
 
 def random_pool(n, n_classes=3, f=5, seed=0):
@@ -41,29 +38,6 @@ def test_last_layer_gradients_are_those_of_autograd():
         weight, bias = torch.autograd.grad(loss, [net.weight, net.bias])
         expected = torch.cat([weight, bias[:, None]], 1).flatten()
         torch.testing.assert_close(long_vectors(pool.features[i : i + 1], residuals[i : i + 1])[0], expected)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_matching_pursuit_equals_the_textbook(seed):
-    """Half of the targets lie outside the cone of the rows, so that constraints become active."""
-    rng = np.random.default_rng(seed)
-    n, d = int(rng.integers(4, 25)), int(rng.integers(2, 12))
-    gradients = rng.normal(size=(n, d)) + (0.5 if seed % 2 else 0.0)
-    target = gradients.T @ rng.random(n) if seed % 2 else rng.normal(size=d) * 3
-    budget, ridge = int(rng.integers(1, n + 1)), float(rng.choice([0.01, 0.5, 5.0]))
-    support, expected = textbook(gradients, target, budget, ridge)
-    g, t = torch.from_numpy(gradients), torch.from_numpy(target)
-    weights = matching_pursuit(g @ g.T, g @ t, float(t @ t), budget, ridge, 0.0).numpy()
-    assert sorted(np.flatnonzero(weights)) == sorted(support)
-    np.testing.assert_allclose(weights, expected, rtol=1e-7, atol=1e-9)
-    assert objective(gradients, target, weights, ridge) <= objective(gradients, target, expected, ridge) * (1 + 1e-9)
-
-
-def test_it_stops_at_the_tolerance():
-    g = torch.eye(3, dtype=torch.float64)
-    target = torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)
-    weights = matching_pursuit(g, target, 14.0, budget=3, ridge=0.0, tolerance=1.0)
-    assert weights.tolist() == [3.0, 2.0, 0.0]  # what is left has squared length 1
 
 
 def test_old_weights_scale_the_target_only():
@@ -132,3 +106,36 @@ def test_it_matches_the_gradient_better_than_random_rows():
         rows = torch.randperm(60, generator=torch.Generator().manual_seed(seed))[:15]
         random_errors.append(error(rows, torch.full((15,), float(pool.weights.sum()) / 15)))
     assert error(chosen.rows, chosen.weights) < 0.2 * min(random_errors)
+
+
+def test_factors_equal_the_long_vectors():
+    pool = random_pool(9)
+    gradients, explicit = LastLayerGradients(pool.features, pool.residuals), long_vectors(pool.features, pool.residuals)
+    torch.testing.assert_close(gradients.explicit().float(), explicit)
+    torch.testing.assert_close(gradients.squared_norms().float(), explicit.square().sum(1))
+    torch.testing.assert_close(gradients.weighted_sum(pool.weights).flatten().float(), explicit.T @ pool.weights)
+
+
+def test_clipping_cuts_to_the_median_of_the_class():
+    gradients = LastLayerGradients(torch.zeros(5, 1), torch.tensor([[1.0], [2.0], [8.0], [3.0], [100.0]]))
+    labels = torch.tensor([0, 0, 0, 1, 1])
+    assert length_left(gradients, labels, clip=1.0).tolist() == pytest.approx([1, 1, 2 / 8, 1, 3 / 100])
+    assert length_left(gradients, labels, clip=2.0).tolist() == pytest.approx([1, 1, 4 / 8, 1, 6 / 100])
+
+
+def test_an_outlier_does_not_decide_where_gradients_are_clipped():
+    """Nine rows along one direction, one row a hundred times as long across it; there is room for one."""
+    residuals = torch.tensor([[1.0, 0.0]] * 9 + [[0.0, 100.0]])
+    pool = Pool(torch.zeros(10).long(), torch.ones(10), torch.zeros(10, 1), residuals)
+    plain, robust = (GradApprox(ridge=0.0, clip=c)(pool, 1, torch.zeros(10)) for c in (0.0, 1.0))
+    assert plain.rows.tolist() == [9]
+    assert robust.rows.tolist() == [0]
+    assert robust.weights.tolist() == pytest.approx([9.0])
+
+
+def test_the_weight_of_a_clipped_row_is_that_of_the_whole_row():
+    residuals = torch.tensor([[1.0], [1.0], [4.0]])
+    pool = Pool(torch.zeros(3).long(), torch.tensor([0.0, 0.0, 2.0]), torch.zeros(3, 1), residuals)
+    chosen = GradApprox(ridge=0.0, clip=1.0)(pool, 1, torch.zeros(3))
+    assert chosen.rows.tolist() == [0]  # as long as the clipped one, and lower
+    assert chosen.weights.tolist() == pytest.approx([2.0])

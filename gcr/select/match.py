@@ -1,0 +1,116 @@
+"""Gradient matching over a pool: classes become problems, problems become padded batches, answers become a coreset.
+
+Small classes are solved together with their Gram matrices; a class too large for that is solved alone, with products
+made when they are needed, so that memory stays a small multiple of the input whatever the pool's size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gcr.select.coreset import Coreset, class_budgets, rows_by_class
+from gcr.select.gradients import LastLayerGradients
+from gcr.select.omp import Problems, pursue
+from gcr.select.refine import replace_rows
+
+BATCH_BYTES = 2**28  # of factors, or of Gram matrices, that are held at once
+
+
+def match(
+    gradients: LastLayerGradients,
+    labels: Tensor | None,
+    weights: Tensor,
+    budget: int,
+    ridge: float,
+    tolerance: float,
+    replace: int = 0,
+) -> Coreset:
+    """The rows and weights whose gradient comes nearest to that of the pool, class by class where there are labels.
+
+    A class that is wholly kept keeps its weights: that matches exactly. Where matching ends before the budget because
+    no row helps, the class is topped up by falling correlation with what is unmatched (lowest row on ties); such a
+    row keeps the weight it brought, or 1 if that was 0.
+    """
+    everything = torch.arange(len(gradients), device=weights.device)
+    groups = [everything] if labels is None else rows_by_class(labels)
+    budgets = class_budgets([len(rows) for rows in groups], budget)
+    chosen: list[tuple[Tensor, Tensor]] = []
+    open_groups: list[tuple[Tensor, int]] = []
+    for rows, share in zip(groups, budgets, strict=True):
+        if share == len(rows):
+            chosen.append((rows, weights[rows].double()))
+        elif share:
+            open_groups.append((rows, share))
+    topped_up, without_gradient = 0, 0
+    for batch in _batches(open_groups, gradients):
+        problems, index = _pad(batch, gradients, weights)
+        shares = torch.tensor([share for _, share in batch], device=weights.device)
+        found, filled, zero = _solve(problems, shares, ridge, tolerance, replace)
+        topped_up, without_gradient = topped_up + filled, without_gradient + zero
+        kept = found > 0
+        chosen.append((index[kept], found[kept]))
+    rows = torch.cat([part for part, _ in chosen])
+    order = rows.argsort()
+    note = _note(len(rows), topped_up, without_gradient, labels is not None)
+    return Coreset(rows[order], torch.cat([part for _, part in chosen])[order].to(weights.dtype), note)
+
+
+def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, replace: int) -> tuple[Tensor, int, int]:
+    """Weights [b, n], how many rows were topped up, and how many problems have no gradient at all."""
+    support = pursue(problems, shares, ridge, tolerance)
+    if replace:
+        replace_rows(problems, support, ridge, replace)
+    weights = support.spread(problems.target_weights)
+    missing = shares - support.count
+    filled, zero = torch.stack([missing.sum(), (problems.squared_norms().amax(1) == 0).sum()]).tolist()
+    if filled:
+        unmatched = problems.target()[0] - problems.matched(
+            support.rows, torch.where(support.used(support.rows.shape[1]), support.weights, 0.0)
+        )
+        free = problems.valid & (weights == 0)
+        order = unmatched.masked_fill(~free, -torch.inf).argsort(dim=1, descending=True, stable=True)
+        rank = order.argsort(dim=1)
+        brought = torch.where(problems.target_weights > 0, problems.target_weights, 1.0)
+        weights = torch.where(free & (rank < missing.unsqueeze(1)), brought, weights)
+    return weights, filled, zero
+
+
+def _batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) -> list[list[tuple[Tensor, int]]]:
+    """Groups of like size together, as many as memory allows."""
+    width = gradients.features.shape[1] + gradients.residuals.shape[1] + 1
+    batches: list[list[tuple[Tensor, int]]] = []
+    longest = 0
+    for group in sorted(groups, key=lambda group: -len(group[0])):
+        n = len(group[0])
+        if not batches or 8 * (len(batches[-1]) + 1) * longest * max(longest, width) > BATCH_BYTES:
+            batches.append([])
+            longest = n
+        batches[-1].append(group)
+    return batches
+
+
+def _pad(batch: list[tuple[Tensor, int]], gradients: LastLayerGradients, weights: Tensor) -> tuple[Problems, Tensor]:
+    """The groups of a batch as problems of one size, and the pool's row behind each of theirs."""
+    n = len(batch[0][0])
+    index = torch.stack([torch.nn.functional.pad(rows, (0, n - len(rows)), value=-1) for rows, _ in batch])
+    valid = index >= 0
+    index = index.clamp_min(0)
+    left, right = gradients.left(index), gradients.right(index)
+    if not bool(valid.all()):
+        right = right * valid.unsqueeze(2)
+    target_weights = torch.where(valid, weights[index].double(), 0.0)
+    gram = None
+    if n <= 2 * left.shape[2] and 8 * len(batch) * n * n <= BATCH_BYTES:  # else the factors are less to read
+        gram = torch.bmm(left, left.transpose(1, 2)) * torch.bmm(right, right.transpose(1, 2))
+    return Problems(left, right, valid, target_weights, gram), index
+
+
+def _note(n: int, topped_up: int, without_gradient: int, by_class: bool) -> str:
+    parts = []
+    if topped_up:
+        parts.append(f"{topped_up} of {n} rows topped up")
+    if without_gradient:
+        what = f"{without_gradient} classes have" if by_class else "the pool has"
+        parts.append(f"{what} no gradient: rows taken in their order, as many from every class")
+    return "; ".join(parts)

@@ -1,0 +1,96 @@
+"""Better than greedy: replace rows of a support, one at a time, as long as ``L_sub`` falls.
+
+Matching pursuit never regrets a choice. A pass of replacement takes every row of the support in turn, the one whose
+loss would cost least first, takes it out, and puts in its place the row of largest normalised correlation with what
+is unmatched then, with all weights solved anew. The exchange stays if it lowers ``L_sub`` and leaves all weights
+positive. Rows change, the budget does not.
+
+Everything follows from ``P = (G_SS + ridge I)^-1``. Taking out slot s: ``P - p p^T / p_s`` with p its column. Putting
+in row j with products v: ``u = P v``, ``rest = |g_j|^2 + ridge - v u``, new weight ``correlation_j / rest``, ``P +
+[u; -1][u;
+-1]^T / rest``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gcr.select.omp import SINGULAR, Problems, Support
+
+
+def replace_rows(problems: Problems, support: Support, ridge: float, passes: int) -> None:
+    """Refine ``support`` in place, by at most so many ``passes`` over its rows."""
+    width = int(support.count.max())
+    if width == 0:
+        return
+    everyone = torch.arange(len(support.count), device=support.count.device)
+    correlation, _ = problems.target()
+    norms = problems.squared_norms() + ridge
+    inverse = support.inverse[:, :width, :width]
+    rows, weights, used = support.rows[:, :width], support.weights[:, :width], support.used(width)
+    solution = torch.bmm(inverse.transpose(1, 2), inverse)  # P
+    for _ in range(passes):
+        loss = weights.square() / torch.diagonal(solution, dim1=1, dim2=2)
+        order = loss.masked_fill(~used, torch.inf).argsort(dim=1, stable=True)
+        changed = torch.zeros_like(everyone, dtype=torch.bool)
+        for place in range(width):
+            slot = order[:, place]
+            old = (rows.clone(), weights.clone(), solution.clone())
+            gained = _exchange(problems, rows, weights, solution, slot, correlation, norms, ridge)
+            better = used[everyone, slot] & gained & ((weights > 0) | ~used).all(1)
+            for now, before in zip((rows, weights, solution), old, strict=True):
+                now.copy_(torch.where(better.reshape(-1, *[1] * (now.dim() - 1)), now, before))
+            changed = changed | better
+        if not bool(changed.any()):
+            break
+    chosen = torch.where(used, rows, 0)
+    products = torch.stack([problems.products(chosen[:, s], chosen) for s in range(width)], 1)
+    eye = torch.eye(width, dtype=products.dtype, device=products.device)
+    both = used.unsqueeze(1) & used.unsqueeze(2)
+    support.rows[:, :width] = rows
+    support.inner[:, :width, :width] = torch.where(both, products + ridge * eye, eye)
+    support.correlation[:, :width] = torch.where(used, correlation.gather(1, chosen), 0.0)
+    support.refresh(width)
+
+
+def _exchange(
+    problems: Problems,
+    rows: Tensor,
+    weights: Tensor,
+    solution: Tensor,
+    slot: Tensor,
+    correlation: Tensor,
+    norms: Tensor,
+    ridge: float,
+) -> Tensor:
+    """Replace the row in ``slot`` [b] by the best other one, in place. Returns where that lowers ``L_sub``."""
+    everyone = torch.arange(len(slot), device=slot.device)
+    column = solution[everyone, :, slot]
+    pivot = column.gather(1, slot.unsqueeze(1))
+    out_weight = weights.gather(1, slot.unsqueeze(1))
+    cost = (out_weight.square() / pivot).squeeze(1)
+    weights -= column * (out_weight / pivot)
+    solution -= column.unsqueeze(2) * column.unsqueeze(1) / pivot.unsqueeze(2)
+    weights[everyone, slot] = 0.0
+    solution[everyone, slot], solution[everyone, :, slot] = 0.0, 0.0
+
+    unmatched = correlation - problems.matched(rows, weights)
+    taken = torch.zeros_like(problems.valid).scatter(1, rows, True)
+    score = unmatched / norms.sqrt().clamp_min(1e-300)
+    value, row = score.masked_fill(taken | ~problems.valid, -torch.inf).max(1)
+    products = problems.products(row, rows)
+    products[everyone, slot] = 0.0
+    shift = torch.bmm(solution, products.unsqueeze(2)).squeeze(2)
+    norm = norms[everyone, row]
+    rest = norm - (products * shift).sum(1)
+    possible = (value > 0) & (rest > SINGULAR * norm)
+    rest = torch.where(possible, rest, 1.0)
+    in_weight = unmatched[everyone, row] / rest
+    weights -= shift * in_weight.unsqueeze(1)
+    weights[everyone, slot] = in_weight
+    shift[everyone, slot] = -1.0
+    solution += shift.unsqueeze(2) * shift.unsqueeze(1) / rest.reshape(-1, 1, 1)
+    rows[everyone, slot] = row
+    gain = in_weight.square() * rest
+    return possible & (gain > cost * (1 + 1e-9))

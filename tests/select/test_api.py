@@ -1,0 +1,176 @@
+"""``gcr.select_coreset``: bad input, kinds of arrays, and properties that hold for every problem."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import gcr
+from gcr.settings import BadInput
+
+
+def random_rows(n=30, d=6, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d)) + 0.3
+
+
+def objective(rows, old, chosen, ridge):
+    new = np.zeros(len(rows))
+    new[chosen.rows] = chosen.weights
+    return np.sum((rows.T @ (old - new)) ** 2) + ridge * np.sum(chosen.weights**2)
+
+
+def test_numpy_in_numpy_out():
+    chosen = gcr.select_coreset(random_rows(), 7)
+    assert isinstance(chosen.rows, np.ndarray)
+    assert chosen.rows.dtype == np.int64
+    assert chosen.weights.dtype == np.float64
+    assert len(chosen.rows) == 7
+
+
+def test_torch_in_torch_out():
+    chosen = gcr.select_coreset(torch.from_numpy(random_rows()).float(), 7, labels=torch.arange(30) % 3)
+    assert isinstance(chosen.rows, torch.Tensor)
+    assert chosen.weights.dtype == torch.float32
+    assert torch.bincount(chosen.rows % 3).tolist() == [3, 2, 2]
+
+
+def test_numpy_and_torch_agree():
+    rows = random_rows()
+    ours, theirs = gcr.select_coreset(rows, 9, ridge=0.1), gcr.select_coreset(torch.from_numpy(rows), 9, ridge=0.1)
+    assert ours.rows.tolist() == theirs.rows.tolist()
+    assert ours.weights.tolist() == theirs.weights.tolist()
+
+
+def test_factors_give_the_same_as_the_long_vectors():
+    rng = np.random.default_rng(1)
+    features, residuals, labels = rng.normal(size=(40, 5)), rng.normal(size=(40, 4)), np.arange(40) % 4
+    factors = gcr.LastLayerGradients(features, residuals)
+    long = np.einsum("nc,nf->ncf", residuals, np.hstack([features, np.ones((40, 1))])).reshape(40, -1)
+    for groups in (None, labels):
+        ours, theirs = gcr.select_coreset(factors, 12, labels=groups), gcr.select_coreset(long, 12, labels=groups)
+        assert ours.rows.tolist() == theirs.rows.tolist()
+        np.testing.assert_allclose(ours.weights, theirs.weights, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_full(kind):
+    rows = torch.from_numpy(random_rows()).to(kind)
+    ours, theirs = gcr.select_coreset(rows, 7), gcr.select_coreset(rows.double(), 7)
+    assert ours.rows.tolist() == theirs.rows.tolist()
+    assert ours.weights.dtype == torch.float32
+
+
+def test_numpy_float16():
+    chosen = gcr.select_coreset(random_rows().astype(np.float16), 7)
+    assert chosen.weights.dtype == np.float32
+
+
+def test_all_zero_gradients_fall_back_to_class_balanced():
+    chosen = gcr.select_coreset(np.zeros((9, 4)), 6, labels=[0, 0, 0, 1, 1, 1, 2, 2, 2])
+    assert chosen.rows.tolist() == [0, 1, 3, 4, 6, 7]
+    assert chosen.weights.tolist() == [1.0] * 6
+    assert "no gradient" in chosen.note
+
+
+def test_a_class_with_fewer_rows_than_its_share_hands_the_rest_on():
+    chosen = gcr.select_coreset(random_rows(10), 8, labels=[0] + [1] * 9)
+    assert len(chosen.rows) == 8
+    assert 0 in chosen.rows.tolist()
+
+
+def test_top_up_is_said():
+    rows = np.array([[2.0], [-1.0], [-1.0]])
+    chosen = gcr.select_coreset(rows, 2, weights=[4.0, 1.0, 2.0], ridge=0.0)
+    assert chosen.rows.tolist() == [0, 1]
+    assert chosen.note == "1 of 2 rows topped up"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"gradients": [[1.0], [np.nan], [np.inf]], "budget": 1}, "NaN or infinity in 2 of 3 rows: 1, 2"),
+        ({"gradients": [1.0, 2.0], "budget": 1}, "gradients must be a matrix"),
+        ({"gradients": np.zeros((0, 3)), "budget": 1}, "at least one row"),
+        ({"budget": 0}, "budget must be a whole number from 1 to 30, the number of rows, got 0"),
+        ({"budget": 31}, "got 31"),
+        ({"budget": 2.5}, "got 2.5"),
+        ({"budget": 2, "weights": -np.ones(30)}, "weights must be >= 0 and finite, got -1.0 in row 0"),
+        ({"budget": 2, "weights": np.ones(3)}, "weights must be one per row (30), got shape (3,)"),
+        ({"budget": 2, "labels": np.zeros(29, int)}, "labels must be one per row (30), got shape (29,)"),
+        ({"budget": 2, "labels": np.zeros(30)}, "labels must be whole numbers"),
+        ({"budget": 2, "ridge": -1.0}, "ridge must be >= 0 and finite, got -1.0"),
+        ({"budget": 2, "tolerance": float("nan")}, "tolerance must be >= 0 and finite"),
+        (
+            {"gradients": gcr.LastLayerGradients(np.zeros((3, 2)), np.zeros((4, 2))), "budget": 1},
+            "features and residuals must have equally many rows, got 3 and 4",
+        ),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(BadInput) as caught:
+        gcr.select_coreset(**({"gradients": random_rows()} | arguments))
+    assert message in str(caught.value)
+
+
+problems = st.tuples(st.integers(2, 25), st.integers(1, 8), st.integers(0, 10_000), st.sampled_from([0.01, 0.5, 3.0]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems, st.integers(1, 25), st.booleans())
+def test_rows_are_unique_weights_positive_and_the_budget_spent(problem, budget, by_class):
+    n, d, seed, ridge = problem
+    assume(budget <= n)
+    labels = np.random.default_rng(seed).integers(0, 3, n) if by_class else None
+    chosen = gcr.select_coreset(random_rows(n, d, seed), budget, labels=labels, ridge=ridge)
+    assert len(set(chosen.rows.tolist())) == len(chosen.rows) == budget
+    assert (chosen.weights > 0).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems, st.integers(1, 25), st.randoms())
+def test_permuting_the_pool_permutes_the_answer(problem, budget, random):
+    n, d, seed, ridge = problem
+    assume(budget <= n)
+    rows, order = random_rows(n, d, seed), list(range(n))
+    random.shuffle(order)
+    plain, shuffled = (
+        gcr.select_coreset(rows, budget, ridge=ridge),
+        gcr.select_coreset(rows[order], budget, ridge=ridge),
+    )
+    back = {order[row]: weight for row, weight in zip(shuffled.rows, shuffled.weights, strict=True)}
+    assert sorted(back) == plain.rows.tolist()
+    np.testing.assert_allclose([back[row] for row in plain.rows], plain.weights, rtol=1e-6, atol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems, st.integers(1, 25), st.floats(1e-3, 1e3))
+def test_scaling_gradients_ridge_and_tolerance_together_changes_nothing(problem, budget, c):
+    n, d, seed, ridge = problem
+    assume(budget <= n)
+    rows = random_rows(n, d, seed)
+    plain = gcr.select_coreset(rows, budget, ridge=ridge, tolerance=0.01)
+    scaled = gcr.select_coreset(c * rows, budget, ridge=c * c * ridge, tolerance=c * c * 0.01)
+    assert plain.rows.tolist() == scaled.rows.tolist()
+    np.testing.assert_allclose(plain.weights, scaled.weights, rtol=1e-6, atol=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems)
+def test_a_budget_for_all_leaves_the_ridge_only(problem):
+    n, d, seed, ridge = problem
+    rows, old = random_rows(n, d, seed), np.random.default_rng(seed).random(n)
+    chosen = gcr.select_coreset(rows, n, weights=old, ridge=ridge)
+    assert objective(rows, old, chosen, ridge) <= ridge * np.sum(chosen.weights**2) * (1 + 1e-9) + 1e-9
+
+
+def test_a_large_pool_without_labels_needs_no_gram_matrix():
+    """n = 3,000 with 10 features goes the implicit way; the answer equals the dense one."""
+    rng = np.random.default_rng(0)
+    factors = gcr.LastLayerGradients(rng.random((3000, 10)), rng.normal(size=(3000, 3)))
+    long = np.einsum("nc,nf->ncf", factors.residuals, np.hstack([factors.features, np.ones((3000, 1))])).reshape(
+        3000, -1
+    )
+    ours, theirs = gcr.select_coreset(factors, 20), gcr.select_coreset(long, 20)
+    assert ours.rows.tolist() == theirs.rows.tolist()
+    np.testing.assert_allclose(ours.weights, theirs.weights, rtol=1e-7)

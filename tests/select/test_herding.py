@@ -1,0 +1,80 @@
+import pytest
+import torch
+
+from gcr.select.coreset import Pool
+from gcr.select.herding import Herding, herd
+
+
+def plain_herding(features, picks):
+    """Algorithm 4 of iCaRL, a row at a time."""
+    phi = [row / row.norm() if row.norm() > 0 else row for row in features.double()]
+    mean = sum(phi) / len(phi)
+    chosen = []
+    for k in range(1, picks + 1):
+        earlier = sum((phi[i] for i in chosen), torch.zeros_like(mean))
+        distance = {i: (mean - (phi[i] + earlier) / k).norm().item() for i in range(len(phi)) if i not in chosen}
+        chosen.append(min(distance, key=distance.get))
+    return chosen
+
+
+def pool_of(features, labels=None):
+    n = len(features)
+    return Pool(labels=torch.zeros(n).long() if labels is None else labels, weights=torch.ones(n), features=features)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_order_is_that_of_the_algorithm(seed):
+    g = torch.Generator().manual_seed(seed)
+    features = torch.randn(15, 4, generator=g, dtype=torch.float64) + 0.5
+    picks = int(torch.randint(1, 16, (1,), generator=g))
+    assert herd(features, picks).tolist() == plain_herding(features, picks)
+
+
+def test_every_class_is_herded_alone():
+    g = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(20, 3, generator=g), torch.arange(20) % 2 * 5
+    expected = []
+    for label, share in ((0, 4), (5, 3)):
+        rows = torch.nonzero(labels == label).flatten()
+        expected += rows[plain_herding(features[rows], share)].tolist()
+    assert Herding()(pool_of(features, labels), 7, torch.rand(20, generator=g)).rows.tolist() == sorted(expected)
+
+
+def test_length_of_features_plays_no_part():
+    g = torch.Generator().manual_seed(1)
+    features = torch.randn(12, 3, generator=g, dtype=torch.float64)
+    scaled = features * 2.0 ** torch.randint(-9, 9, (12, 1), generator=g)
+    draws = torch.zeros(12)
+    assert torch.equal(Herding()(pool_of(features), 5, draws).rows, Herding()(pool_of(scaled), 5, draws).rows)
+
+
+def test_the_first_pick_is_the_direction_nearest_the_mean():
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 3.1], [0.0, 2.0], [5.0, 0.0]])
+    assert Herding()(pool_of(features), 1, torch.zeros(5)).rows.tolist() == [2]
+
+
+def test_a_balanced_class_is_kept_balanced():
+    """Two directions in equal shares: every even number of picks holds as many of either."""
+    features = torch.tensor([[1.0, 0.0]] * 4 + [[0.0, 1.0]] * 4)
+    for half in (1, 2, 3):
+        rows = Herding()(pool_of(features), 2 * half, torch.zeros(8)).rows
+        assert int((rows < 4).sum()) == half
+
+
+def test_duplicates_are_taken_lowest_row_first():
+    assert Herding()(pool_of(torch.ones(5, 2)), 3, torch.zeros(5)).rows.tolist() == [0, 1, 2]
+
+
+def test_rows_of_zeros_are_no_trouble():
+    assert Herding()(pool_of(torch.zeros(3, 2)), 2, torch.zeros(3)).rows.tolist() == [0, 1]
+    assert herd(torch.tensor([[0.0], [1.0]]), 2).tolist() == plain_herding(torch.tensor([[0.0], [1.0]]), 2)
+
+
+def test_one_row_and_a_budget_beyond_the_pool():
+    chosen = Herding()(pool_of(torch.tensor([[1.0]])), 9, torch.zeros(1))
+    assert chosen.rows.tolist() == [0]
+    assert chosen.weights.tolist() == [1.0]
+
+
+def test_a_budget_below_the_number_of_classes():
+    assert Herding()(pool_of(torch.eye(3), torch.arange(3)), 2, torch.zeros(3)).rows.tolist() == [0, 1]

@@ -1,0 +1,65 @@
+import pytest
+import torch
+from torch import nn
+
+import gcr
+from gcr.settings import BadInput
+
+
+def make_net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))
+
+
+def batches():
+    g = torch.Generator().manual_seed(1)
+    return [(torch.rand(n, 2, 2, generator=g), torch.randint(3, (n,), generator=g)) for n in (5, 3)]
+
+
+def test_gradients_are_those_of_autograd():
+    net = make_net()
+    pool = gcr.collect(net, batches())
+    inputs, labels = (torch.cat(column) for column in zip(*batches(), strict=True))
+    net.eval()
+    explicit = gcr.LastLayerGradients(pool.features, pool.residuals).explicit().float()
+    for i in range(8):
+        loss = nn.functional.cross_entropy(net(inputs[i : i + 1]), labels[i : i + 1])
+        weight, bias = torch.autograd.grad(loss, [net[-1].weight, net[-1].bias])
+        torch.testing.assert_close(explicit[i], torch.cat([weight, bias[:, None]], 1).flatten())
+    assert torch.equal(pool.labels, labels)
+    assert pool.weights.tolist() == [1.0] * 8
+
+
+def test_the_network_is_left_as_it_was():
+    net = make_net().train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    gcr.collect(net, batches())
+    assert net.training
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert all(p.grad is None for p in net.parameters())
+    assert not net[-1]._forward_pre_hooks
+
+
+def test_any_loss_with_one_value_per_example():
+    net = make_net()
+    pool = gcr.collect(net, batches(), loss=lambda logits, labels: 3 * logits[:, 0])
+    assert torch.equal(pool.residuals, torch.tensor([3.0, 0.0, 0.0]).repeat(8, 1))
+
+
+def test_from_loader_to_coreset():
+    pool = gcr.collect(make_net(), batches())
+    chosen = gcr.select_coreset(gcr.LastLayerGradients(pool.features, pool.residuals), 4, labels=pool.labels)
+    assert len(chosen.rows) == 4
+
+
+@pytest.mark.parametrize(
+    ("net", "loader", "loss", "message"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 1, 1)), batches(), None, "net has no nn.Linear"),
+        (make_net(), [], None, "loader is empty"),
+        (make_net(), batches(), nn.functional.cross_entropy, 'use reduction="none"'),
+    ],
+)
+def test_bad_input(net, loader, loss, message):
+    with pytest.raises(BadInput, match=message):
+        gcr.collect(net, loader, **({"loss": loss} if loss else {}))
