@@ -40,7 +40,7 @@ def measure(method: str, model: str, scenario: Scenario, device: torch.device, s
     scenario = scenario.to(device)
     state = RunState.fresh(scenario, model, policy, training, 0, device)
     rows = torch.arange(len(scenario.train.labels), device=device)[: steps * training.batch]
-    size = training.replay_batch
+    size = policy.replay_batch if policy else 0
     shape = sampler_of(policy).draws_shape(size, policy.buffer, policy.pool_size) if policy else ()
     draws = epoch_draws((0, 0, 0), len(rows), steps, shape, size, experiment.method.replays, device)
     cuts = [StepDraws.cut(draws, rows, step, training.batch) for step in range(steps)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from dataclasses import fields
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="gcr",
-    help="Continual learning with replay memory chosen by gradient coresets.",
+    help="Continual learning with replay memory chosen by gradient coresets.\n\n"
+    "Example: `gcr demo`, then `gcr run seq-digits --method gcr --seeds 0-4` and `gcr table runs`",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -43,13 +45,12 @@ def run_cli(arguments: list[str] | None = None) -> int:
         return returned if isinstance(returned, int) else 0
     except BadInput as error:
         message, code = str(error), 2
-    except KeyboardInterrupt:
-        message, code = "interrupted; finished runs are kept, the same command trains the rest", 130
     except Exception as error:
         if not hasattr(error, "format_message"):  # not one of the parser's own
             raise
         message, code = error.format_message(), error.exit_code  # type: ignore[attr-defined]
-    err.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if message:
+        err.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     return code
 
 
@@ -158,11 +159,15 @@ def list_scenarios() -> None:
 def list_settings(
     method: Annotated[str, typer.Argument(help="See `gcr methods`.")] = "gcr",
     selector: Annotated[str | None, typer.Option("--selector", help="See `gcr selectors`.")] = None,
+    scenario: Annotated[str, typer.Option("--scenario", help="Some defaults are the scenario's.")] = "seq-digits",
 ) -> None:
-    """What `--set` takes for a method, with defaults and a line each."""
+    """What `--set` takes for a method, with defaults and a line each.
+
+    Example: `gcr settings er --selector grad-approx`
+    """
     from gcr.experiments.experiment import setting_lines
 
-    _print_names("setting", setting_lines(method, selector), third="default")
+    _print_names("setting", setting_lines(scenario, method, selector), third="default")
 
 
 @app.command()
@@ -205,24 +210,36 @@ def _train_and_show(
     title: str | None = None,
 ) -> int:
     from gcr.experiments.engine import Job, pick_device, run_all
-    from gcr.experiments.report import write_report
+    from gcr.experiments.report import needs_of_report, write_report
     from gcr.experiments.run_folder import RunFolder
-    from gcr.experiments.tables import read_groups
+    from gcr.experiments.tables import group_runs
+    from gcr.scenarios import entry
 
+    if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", name):
+        raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
     pick_device(device)
+    for needed in {library for e in experiments for library in entry(e.scenario).needs} | (
+        needs_of_report() if title else set()
+    ):
+        if importlib.util.find_spec(needed) is None:
+            raise BadInput(f"this needs the library {needed}; install it with pip")
     jobs = [Job(experiment, RunFolder.of(folder, experiment, name)) for experiment in experiments]
     for job in jobs:
         job.folder.check(job.experiment)
     waiting = [job for job in jobs if not job.folder.finished]
+    for job in waiting:
+        job.folder.make()
     if reused := len(jobs) - len(waiting):
         err.print(f"{reused} of {len(jobs)} runs were there already", highlight=False)
     failed = 0
     if waiting:
-        with RunProgress(waiting) as progress:
-            failed = run_all(waiting, progress.listen, device, processes, threads)
-    groups = (
-        [g for g in read_groups(folder) if any(job.folder in g.folders for job in jobs)] if failed < len(jobs) else []
-    )
+        try:
+            with RunProgress(waiting) as progress:
+                failed = run_all(waiting, progress.listen, device, processes, threads)
+        except KeyboardInterrupt:
+            err.print("interrupted: finished runs are kept; the same command trains the rest", style="red")
+            return 130
+    groups = group_runs(job.folder for job in jobs if job.folder.finished)
     if groups:
         _print_table(groups)
     if groups and title:
@@ -282,12 +299,14 @@ class RunProgress:
 def _print_table(groups: list[Any]) -> None:
     from gcr.experiments.tables import COLUMNS, by_scenario, table
 
+    narrow = out.is_terminal and out.width < 120
+    shown = [c for c in range(len(COLUMNS)) if not (narrow and COLUMNS[c] in ("seeds", "seconds"))]
     for scenario, members in by_scenario(groups).items():
-        view = Table(title=f"{scenario}: percent, mean ± SEM", title_justify="left", title_style="bold")
-        for number, column in enumerate(COLUMNS):
-            view.add_column(column, justify="right" if number else "left", no_wrap=not number)
+        view = Table(title=f"{scenario}: percent, mean ± SEM over seeds", title_justify="left", title_style="bold")
+        for c in shown:
+            view.add_column(COLUMNS[c], justify="right" if c else "left", no_wrap=not c)
         for row in table(members):
-            view.add_row(*row)
+            view.add_row(*(row[c].replace(" ± ", "±") if narrow else row[c] for c in shown))
         _print_whole(view)
 
 
@@ -332,6 +351,8 @@ def _read_seeds(text: str) -> list[int]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise BadInput(f'seeds must be in rising order in a range, got "{part.strip()}"')
+        if last - first >= 10_000:
+            raise BadInput(f'seeds must be at most 10,000 at a time, got "{part.strip()}"')
         seeds.extend(range(first, last + 1))
     if len(set(seeds)) < len(seeds):
         twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})

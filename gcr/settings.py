@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 
@@ -36,8 +36,6 @@ def setting(
 ) -> Any:
     """A dataclass field with help and bounds. ``remedy`` is added to the error for a value out of bounds."""
     metadata = {"help": help, "low": low, "high": high, "choices": choices, "remedy": remedy}
-    if default is MISSING:
-        return field(metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -45,12 +43,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
     """The error for a name that does not exist: what exists, and the nearest one."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f'; did you mean "{near[0]}"?' if near else ""
-    return BadInput(
-        f'unknown {kind} "{name}"{hint} Known: {", ".join(names)}'
-        if near
-        else f'unknown {kind} "{name}"; known: {", ".join(names)}'
-    )
+    hint = f' (did you mean "{near[0]}"?)' if near else ""
+    return BadInput(f'unknown {kind} "{name}"{hint}; known: {", ".join(names)}')
 
 
 @dataclass(frozen=True)
@@ -89,14 +83,8 @@ def _checked(declared: Field[Any], value: Any) -> Any:
 
 
 def _converted(name: str, kind: str, value: Any) -> Any:
-    """``value`` as the declared kind. Text is read as the command line gives it ("0.03", "true")."""
+    """``value`` as the declared kind. Text is read as the command line gives it ("0.03")."""
     wrong = BadInput(f'{name} must be {_KIND_WORDS.get(kind, kind)}, got "{value}"')
-    if kind == "bool":
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        raise wrong
     if kind in ("int", "float"):
         if isinstance(value, bool):
             raise wrong
@@ -112,4 +100,4 @@ def _converted(name: str, kind: str, value: Any) -> Any:
     return value
 
 
-_KIND_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a finite number", "str": "text"}
+_KIND_WORDS = {"int": "a whole number", "float": "a finite number", "str": "text"}

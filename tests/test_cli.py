@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -147,8 +148,7 @@ def test_settings_of_a_method():
 def test_help_has_examples(command):
     done = gcr(*command, "--help")
     assert done.returncode == 0
-    if command:
-        assert "Example" in done.stdout
+    assert "Example" in done.stdout
 
 
 def test_version():
@@ -177,6 +177,10 @@ def test_version():
         (["--device", "tpu9"], ["device must be auto, cpu or cuda"]),
         (["--method", "joint", "--buffer", "50"], ["joint keeps no memory"]),
         (["--nonsense"], ["--nonsense"]),
+        (["--seeds", "0-99999999999"], ["at most 10,000"]),
+        (["--seeds", "99999999999"], ["seed must be a whole number from 0 to 2^32 - 1"]),
+        (["--name", "../elsewhere"], ["name must be letters"]),
+        (["--device", "meta"], ["device must be auto, cpu or cuda"]),
     ],
 )
 def test_bad_input_to_run(arguments, parts, tmp_path):
@@ -204,6 +208,64 @@ def test_another_experiment_in_the_folder(tmp_path):
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     refused(gcr(*arguments, "--set", "lr=0.5"), "training.lr is 0.1 there, 0.5 here", "--name")
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_a_refusal_leaves_no_folders(tmp_path):
+    arguments = ["run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path]
+    assert gcr(*arguments).returncode == 0
+    refused(gcr(*arguments, "--seeds", "1,0", "--set", "lr=0.5"), "training.lr")
+    assert not (tmp_path / "seq-digits-er-k100/seed-1").exists()
+
+
+def test_a_broken_result_beside_it_does_not_spoil_a_run(tmp_path):
+    (tmp_path / "broken/seed-0").mkdir(parents=True)
+    for name in ("experiment.json", "result.json"):
+        (tmp_path / "broken/seed-0" / name).write_text("{}")
+    assert gcr("run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path).returncode == 0
+    refused(gcr("table", tmp_path), "broken/seed-0 cannot be read")
+
+
+def test_a_page_that_cannot_be_written(demo, tmp_path):
+    refused(gcr("report", demo[0], "--page", tmp_path), "cannot write")
+
+
+def test_interrupt_keeps_what_is_finished_and_says_so(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "gcr",
+        "run",
+        "seq-digits",
+        "--epochs",
+        "50",
+        "--seeds",
+        "0,1",
+        "--out",
+        str(tmp_path),
+    ]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    metrics = tmp_path / "seq-digits-gcr-k100/seed-0/metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "the same command trains the rest" in told
+    assert "Traceback" not in told
+
+
+def test_no_arguments_show_the_help():
+    done = gcr()
+    assert "Usage" in done.stdout + done.stderr
+    assert "error:" not in done.stderr
 
 
 def test_table_of_nothing(tmp_path):
@@ -242,5 +304,6 @@ def test_progress_on_a_terminal(tmp_path):
     assert process.wait(60) == 0
     text = shown.decode(errors="replace")
     assert "runs, er seed 0" in text
-    assert re.search(r"/150", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)) or "steps" in text
-    assert "class-IL" in text
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+    assert re.search(r"\d+/138 steps, \d+/s +\d:\d\d:\d\d", plain)  # done, rate and time left
+    assert "er seed 0: class-IL" in plain

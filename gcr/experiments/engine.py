@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -19,7 +20,7 @@ from gcr import scenarios
 from gcr.experiments.experiment import Experiment
 from gcr.experiments.run_folder import RunFolder
 from gcr.settings import BadInput
-from gcr.training import Epoch, train
+from gcr.training import Diverged, Epoch, train
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,9 @@ Listener = Callable[[Event], None]
 def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise BadInput(f'device must be auto, cpu or cuda, got "{name}"') from None
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise BadInput(f'device must be auto, cpu or cuda, got "{name}"')
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadInput("device is cuda, but torch sees no GPU; use --device cpu")
     return device
@@ -80,30 +80,28 @@ def run_all(jobs: list[Job], listen: Listener, device: str = "auto", processes: 
 
 def run_one(job: Job, device: str, threads: int, on_epoch: Callable[[Epoch], None]) -> dict[str, Any]:
     """Train one experiment into its folder and return its result."""
-    experiment, before = job.experiment, torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        job.folder.begin(experiment)
+    experiment = job.experiment
+    job.folder.begin(experiment)
 
-        def each_epoch(epoch: Epoch) -> None:
-            job.folder.add_epoch(epoch)
-            on_epoch(epoch)
+    def each_epoch(epoch: Epoch) -> None:
+        job.folder.add_epoch(epoch)
+        on_epoch(epoch)
 
-        outcome = train(
-            scenario=scenarios.load(experiment.scenario),
-            model=experiment.model,
-            method=experiment.method,
-            policy=experiment.memory,
-            training=experiment.training,
-            seed=experiment.seed,
-            device=device,
-            on_epoch=each_epoch,
-        )
-    finally:
-        torch.set_num_threads(before)
+    outcome = train(
+        scenario=scenarios.load(experiment.scenario),
+        model=experiment.model,
+        method=experiment.method,
+        policy=experiment.memory,
+        training=experiment.training,
+        seed=experiment.seed,
+        device=device,
+        threads=threads,
+        on_epoch=each_epoch,
+    )
     result = {
         "class_il": outcome.class_il,
         "task_il": outcome.task_il,
+        "selections": outcome.state.selections,
         "seconds": outcome.seconds,
         "steps": outcome.steps,
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -123,7 +121,8 @@ def _run_job(number: int, job: Job, device: str, threads: int, listen: Listener)
         result = run_one(job, device, threads, lambda epoch: listen(Event(number, epoch=epoch)))
         listen(Event(number, accuracy=result["class_il"]["accuracy"]))
     except Exception as error:
-        listen(Event(number, error=f"{type(error).__name__}: {error}"))
+        kind = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
+        listen(Event(number, error=kind + " ".join(str(error).split())))
 
 
 _events: Any = None  # in a worker process: the queue to the parent
@@ -168,7 +167,7 @@ def _run_in_processes(jobs: list[Job], listen: Listener, device: str, processes:
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         events.put(None)
-        reader.join()
+        reader.join(timeout=10)  # a worker that was killed may have taken the queue's lock with it
     for number in range(len(jobs)):
         if lost and number not in ended:
             listen(Event(number, error=lost))

@@ -36,8 +36,10 @@ class Experiment:
             raise unknown("model", self.model, known)
         if self.memory is not None:
             self.memory.check_classes(about.n_classes, about.name)
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise BadInput(f"seed must be a whole number >= 0, got {self.seed}")
+        if bool(self.method.replays) != (self.memory is not None):
+            raise BadInput(f"method {self.method.name} {'needs a' if self.method.replays else 'keeps no'} memory")
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**32:
+            raise BadInput(f"seed must be a whole number from 0 to 2^32 - 1, got {self.seed}")
 
     def to_dict(self) -> dict[str, Any]:
         memory = None
@@ -77,7 +79,10 @@ class Experiment:
 
     @classmethod
     def from_json(cls, text: str) -> Experiment:
-        return cls.from_dict(json.loads(text))
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise BadInput(f"an experiment must be a JSON object, got {type(values).__name__}")
+        return cls.from_dict(values)
 
     def without_seed(self) -> str:
         """What the seeds of one row of a table have in common."""
@@ -142,15 +147,18 @@ def compose(
     return Experiment(scenario, model, method_class(**values[method_class]), memory, training, seed)
 
 
-def setting_lines(method: str, selector: str | None = None) -> list[tuple[str, str, str]]:
-    """Name, help and default of every setting that ``compose`` takes for a method."""
-    method_class = _by_name("method", method, METHODS)
-    parts: list[type[Any]] = [method_class, Training]
-    if method_class().replays:
-        parts += [Policy, _by_name("selector", selector or method_class.default_selector, POLICIES)]
-    return [
-        (f.name, f.metadata["help"], str(f.default)) for part in parts for f in fields(part) if "help" in f.metadata
-    ]
+def setting_lines(scenario: str, method: str, selector: str | None = None) -> list[tuple[str, str, str]]:
+    """Name, help and default of every setting that ``compose`` takes."""
+    experiment = compose(scenario, method, selector=selector)
+    parts: list[Any] = [experiment.method, experiment.training]
+    if experiment.memory is not None:
+        parts += [experiment.memory, experiment.memory.selector]
+    lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
+    for part in parts:
+        for f in fields(part):
+            if "help" in f.metadata:
+                lines.append((f.name, f.metadata["help"], str(getattr(part, f.name))))
+    return lines
 
 
 def differences(there: Experiment, asked: Experiment) -> list[str]:

@@ -33,17 +33,21 @@ class RunFolder:
         return (self.path / "result.json").exists()
 
     def check(self, experiment: Experiment) -> None:
-        """Refuse a folder that holds another experiment, or that cannot be written to; nothing is changed then."""
+        """Refuse a folder that holds another experiment. Changes nothing."""
         there = self.path / "experiment.json"
-        if there.exists():
-            try:
-                other = Experiment.from_json(there.read_text())
-            except (ValueError, KeyError, TypeError) as error:
-                raise BadInput(f"{there} cannot be read ({error}); choose another --out or --name") from None
-            if different := differences(other, experiment):
-                raise BadInput(
-                    f"{self.path} holds another experiment ({'; '.join(different)}); choose another --name or --out"
-                )
+        if not there.exists():
+            return
+        try:
+            other = Experiment.from_json(there.read_text())
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{there} cannot be read ({error}); choose another --out or --name") from None
+        if different := differences(other, experiment):
+            raise BadInput(
+                f"{self.path} holds another experiment ({'; '.join(different)}); choose another --name or --out"
+            )
+
+    def make(self) -> None:
+        """Refuse a folder that cannot be made or written to."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / ".writable").touch()
@@ -55,7 +59,7 @@ class RunFolder:
         """Start the run from the beginning: what an unfinished run left is dropped."""
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / "metrics.jsonl").unlink(missing_ok=True)
-        _write(self.path / "experiment.json", (experiment.to_json() + "\n").encode())
+        write_whole(self.path / "experiment.json", (experiment.to_json() + "\n").encode())
 
     def add_epoch(self, epoch: Epoch) -> None:
         with open(self.path / "metrics.jsonl", "a") as file:
@@ -65,8 +69,8 @@ class RunFolder:
         if memory is not None:
             from safetensors.torch import save
 
-            _write(self.path / "memory.safetensors", save(memory))
-        _write(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+            write_whole(self.path / "memory.safetensors", save(memory))
+        write_whole(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
 
     def experiment(self) -> Experiment:
         return Experiment.from_json((self.path / "experiment.json").read_text())
@@ -80,9 +84,13 @@ class RunFolder:
         file = self.path / "memory.safetensors"
         if not file.exists():
             return None
+        from safetensors import SafetensorError
         from safetensors.torch import load
 
-        return load(file.read_bytes())
+        try:
+            return load(file.read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise BadInput(f"{file} cannot be read ({error}); move it away") from None
 
 
 def finished_runs(folder: Path) -> Iterator[RunFolder]:
@@ -92,7 +100,8 @@ def finished_runs(folder: Path) -> Iterator[RunFolder]:
             yield RunFolder(file.parent)
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
+    """Write to a temporary name, then rename: a reader sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with open(temporary, "wb") as file:
         file.write(content)

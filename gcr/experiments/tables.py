@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,19 @@ class Group:
 
 
 def read_groups(folder: Path) -> list[Group]:
-    """Groups in the order of scenario, method, selector and buffer. An unreadable result is an error that names it."""
+    """All finished runs below ``folder``, in groups."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder; give the --out folder of earlier runs")
+    groups = group_runs(finished_runs(folder))
+    if not groups:
+        raise BadInput(f"no finished runs below {folder}; train some with: gcr run SCENARIO --out {folder}")
+    return groups
+
+
+def group_runs(runs: Iterable[RunFolder]) -> list[Group]:
+    """Groups in the order of scenario, method, selector and buffer. An unreadable result is an error that names it."""
     groups: dict[tuple[Path, str], list[tuple[RunFolder, Experiment, dict[str, Any]]]] = {}
-    for run in finished_runs(folder):
+    for run in runs:
         try:
             experiment, result = run.experiment(), run.result()
             _ = [
@@ -50,11 +59,10 @@ def read_groups(folder: Path) -> list[Group]:
                 for view in ("class_il", "task_il")
                 for metric in ("matrix", "accuracy", "forgetting")
             ]
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{run.path} cannot be read ({error}); move it away or train it again") from None
+            _ = [result[key] for key in ("seconds", "steps", "device", "versions")]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{run.path} cannot be read ({error!r}); move it away or train it again") from None
         groups.setdefault((run.path.parent, experiment.without_seed()), []).append((run, experiment, result))
-    if not groups:
-        raise BadInput(f"no finished runs below {folder}; train some with: gcr run SCENARIO --out {folder}")
     for rows in groups.values():
         rows.sort(key=lambda row: row[1].seed)
     found = [Group(*(list(column) for column in zip(*rows, strict=True))) for rows in groups.values()]

@@ -2,6 +2,6 @@
 
 from gcr.memory.buffer import Memory
 from gcr.memory.policy import Policy, Reservoir
-from gcr.memory.sampling import SAMPLERS, Coin, Sampler, Split, replayable
+from gcr.memory.sampling import SAMPLERS, Coin, Sampler, Split
 
-__all__ = ["SAMPLERS", "Coin", "Memory", "Policy", "Reservoir", "Sampler", "Split", "replayable"]
+__all__ = ["SAMPLERS", "Coin", "Memory", "Policy", "Reservoir", "Sampler", "Split"]

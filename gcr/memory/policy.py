@@ -31,6 +31,7 @@ class Policy(Settings):
         100, "examples kept (K in the paper)", low=1, remedy='use method "finetune" to train without memory'
     )
     selector: Selector | Reservoir = field(default_factory=Reservoir)
+    replay_batch: int = setting(32, "examples in each replay minibatch", low=1)
     candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0)
     sampling: str = setting(
         "coin",
@@ -40,6 +41,11 @@ class Policy(Settings):
     admit: str = setting(
         "all", "which examples become candidates: all, or those classified correctly", choices=("all", "correct")
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.candidates and not self.selects:
+            raise BadInput("candidates need a selector, but memory is a reservoir; leave them out or name a selector")
 
     @property
     def selects(self) -> bool:

@@ -2,8 +2,7 @@
 
 Both share a minibatch between candidates and kept buffer in the proportion ``p = n_t / n`` of what has been seen
 since the last reselection. Without a candidate pool, ``coin`` is uniform with replacement and ``split`` uniform
-without. Shapes are fixed and counters stay on the device. While memory holds nothing, row 0 comes back with weight 0
-(``replayable``).
+without. Shapes are fixed and counters stay on the device. Memory must hold something.
 """
 
 from __future__ import annotations
@@ -66,11 +65,6 @@ def _shuffled(draws: Tensor, count: Tensor) -> Tensor:
     """The first ``count`` positions in random order, the unused ones behind them."""
     used = torch.arange(len(draws), device=draws.device) < count
     return torch.where(used, draws, 2.0).argsort()
-
-
-def replayable(memory: Memory, weights: Tensor) -> Tensor:
-    """Weights of drawn rows, zero while memory is empty."""
-    return weights * ((memory.kept + memory.pooled) > 0)
 
 
 Sampler = type[Coin] | type[Split]

@@ -25,7 +25,7 @@ class Der(Settings):
     default_selector: ClassVar[str] = "reservoir"
     sees_all_tasks: ClassVar[bool] = False
 
-    alpha: float = setting(0.1, "weight of the distillation term", low=0.0)
+    alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
 
     @property
     def replays(self) -> tuple[tuple[str, ...], ...]:
@@ -48,7 +48,7 @@ class DerPlusPlus(Der):
     name: ClassVar[str] = "der++"
     summary: ClassVar[str] = "DER and cross-entropy on a second draw of remembered examples"
 
-    beta: float = setting(0.5, "weight of the label term", low=0.0)
+    beta: float = setting(0.5, "weight of the label term", low=0.0, remedy="0 leaves it out")
 
     @property
     def replays(self) -> tuple[tuple[str, ...], ...]:

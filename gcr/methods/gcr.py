@@ -38,13 +38,13 @@ class Gcr(Settings):
     default_selector: ClassVar[str] = "grad-approx"
     sees_all_tasks: ClassVar[bool] = False
 
-    alpha: float = setting(0.1, "weight of the distillation term", low=0.0)
-    beta: float = setting(0.5, "weight of the label term", low=0.0)
-    gamma: float = setting(0.05, "weight of the supervised contrastive term; 0 leaves it out", low=0.0)
+    alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
+    beta: float = setting(0.5, "weight of the label term", low=0.0, remedy="0 leaves it out")
+    gamma: float = setting(0.05, "weight of the supervised contrastive term", low=0.0, remedy="0 leaves it out")
     temperature: float = setting(0.07, "temperature of the contrastive term", low=1e-6)
     normalise: str = setting(
         "weights",
-        "divide a weighted term by the sum of its minibatch's weights (reference code) or by its size (paper)",
+        "divide a weighted term by the sum of its minibatch's weights (reference code) or by its size",
         choices=("weights", "size"),
     )
     contrast: str = setting(

@@ -46,6 +46,7 @@ class Entry:
     epochs: int
     buffer: int
     lr: float
+    needs: tuple[str, ...] = ()  # libraries beyond torch and NumPy
 
 
 SCENARIOS: tuple[Entry, ...] = (
@@ -58,6 +59,7 @@ SCENARIOS: tuple[Entry, ...] = (
         epochs=10,
         buffer=100,
         lr=0.1,
+        needs=("sklearn",),
     ),
 )
 

@@ -1,6 +1,6 @@
 """Training: draws, state, step, loop."""
 
-from gcr.training.run import Epoch, Outcome, train
+from gcr.training.run import Diverged, Epoch, Outcome, train
 from gcr.training.settings import Training
 
-__all__ = ["Epoch", "Outcome", "Training", "train"]
+__all__ = ["Diverged", "Epoch", "Outcome", "Training", "train"]

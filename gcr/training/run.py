@@ -55,17 +55,35 @@ def train(
     training: Training,
     seed: int,
     device: torch.device | str = "cpu",
+    threads: int = 1,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Outcome:
-    """Train one run from beginning to end. The same arguments give the same bits on CPU with one thread count."""
+    """Train one run from beginning to end. On a CPU, equal arguments (``threads`` among them) give equal bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _train(scenario, model, method, policy, training, seed, torch.device(device), on_epoch)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train(
+    scenario: Scenario,
+    model: str,
+    method: Method,
+    policy: Policy | None,
+    training: Training,
+    seed: int,
+    device: torch.device,
+    on_epoch: Callable[[Epoch], None],
+) -> Outcome:
     started = time.perf_counter()
-    device = torch.device(device)
     scenario = scenario.to(device)
     if not method.replays:
         policy = None
     state = RunState.fresh(scenario, model, policy, training, seed, device)
     stages, first_stages = stages_of(scenario, method)
-    total_steps = sum(-(-len(rows) // training.batch) for rows in stages) * training.epochs
+    total_steps = sum(steps_of(len(rows), training.batch) for rows in stages) * training.epochs
     for stage, rows in enumerate(stages):
         for epoch in range(training.epochs):
             began = time.perf_counter()
@@ -75,8 +93,10 @@ def train(
             if not math.isfinite(loss):
                 raise Diverged(f"the loss is {loss} in task {stage + 1}, epoch {epoch + 1}; try a smaller lr")
             on_epoch(Epoch(stage, epoch, state.steps, total_steps, loss, 100 * right / len(rows), seconds))
+        if not all(torch.isfinite(p).all() for p in state.net.parameters()):
+            raise Diverged(f"weights of the network are no numbers after task {stage + 1}; try a smaller lr")
         if policy is not None and policy.selects and state.memory is not None:
-            reselect(state.memory, policy, method, state.net, scenario, (seed, stage))
+            state.selections.append(reselect(state.memory, policy, method, state.net, scenario, (seed, stage)))
         class_il, task_il = evaluate(state.net, scenario)
         state.class_il.append(class_il)
         state.task_il.append(task_il)
@@ -99,11 +119,13 @@ def run_epoch(
     key: tuple[int, int, int],
 ) -> None:
     """One pass over the examples in ``rows``; ``key`` is (seed, stage, epoch)."""
-    n_steps = -(-len(rows) // training.batch)
+    n_steps = steps_of(len(rows), training.batch)
     shape: tuple[int, ...] = ()
+    replay_size = 0
     if policy is not None:
-        shape = sampler_of(policy).draws_shape(training.replay_batch, policy.buffer, policy.pool_size)
-    draws = epoch_draws(key, len(rows), n_steps, shape, training.replay_batch, method.replays, rows.device)
+        replay_size = policy.replay_batch
+        shape = sampler_of(policy).draws_shape(replay_size, policy.buffer, policy.pool_size)
+    draws = epoch_draws(key, len(rows), n_steps, shape, replay_size, method.replays, rows.device)
     state.loss_sum.zero_()
     state.correct.zero_()
     for step in range(n_steps):
@@ -112,6 +134,16 @@ def run_epoch(
             cut = replace(cut, replays=())
         train_step(state, scenario, method, policy, cut)
         state.steps += 1
+
+
+def steps_of(n_examples: int, batch: int) -> int:
+    """Batches of an epoch; the last may be smaller. A last batch of one is left out: batch statistics need two.
+
+    >>> steps_of(64, 32), steps_of(65, 32), steps_of(66, 32)
+    (2, 2, 3)
+    """
+    alone = batch > 1 and n_examples > 1 and n_examples % batch == 1
+    return -(-n_examples // batch) - alone
 
 
 def stages_of(scenario: Scenario, method: Method) -> tuple[list[Tensor], list[int]]:

@@ -12,7 +12,6 @@ from gcr.settings import Settings, setting
 class Training(Settings):
     name: ClassVar[str] = "training"
 
-    epochs: int = setting(10, "passes over each task", low=1)
+    epochs: int = setting(10, "passes over each task", low=1, remedy="every task needs a pass")
     lr: float = setting(0.03, "learning rate of SGD (no momentum, no schedule)", low=0.0)
     batch: int = setting(32, "new examples per step", low=1)
-    replay_batch: int = setting(32, "examples in each replay minibatch", low=1)

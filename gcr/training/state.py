@@ -24,6 +24,7 @@ class RunState:
     steps: int = 0
     class_il: list[list[float]] = field(default_factory=list)  # accuracy in percent: [stage][task]
     task_il: list[list[float]] = field(default_factory=list)
+    selections: list[dict[str, object]] = field(default_factory=list)  # what was said of each selection
 
     @classmethod
     def fresh(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gcr.memory import SAMPLERS, Memory, Policy, Sampler, replayable
+from gcr.memory import SAMPLERS, Memory, Policy, Sampler
 from gcr.methods import Batch, Method
 from gcr.scenarios import Scenario
 from gcr.training.draws import EpochDraws, ReplayDraws
@@ -68,6 +68,8 @@ def train_step(state: RunState, scenario: Scenario, method: Method, policy: Poli
     state.correct += right.sum()
     if policy is not None and state.memory is not None:
         offered = {"image": images, "label": labels, "logits": logits, "task": scenario.task_of_class()[labels]}
+        if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay
+            right = right | (state.memory.kept + state.memory.pooled == 0)
         state.memory.offer(offered, draws.reservoir, right if policy.admit == "correct" else None)
 
 
@@ -78,4 +80,4 @@ def replay_batch(
     size = len(draws.views[0])
     drawn = memory.read(sampler.rows(memory, draws.rows, size))
     views = (scenario.views.make(kind, drawn["image"], u) for kind, u in zip(kinds, draws.views, strict=True))
-    return Batch(tuple(views), drawn["label"], drawn["logits"], replayable(memory, drawn["weight"]))
+    return Batch(tuple(views), drawn["label"], drawn["logits"], drawn["weight"])

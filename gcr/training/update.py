@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import torch
 from torch import Tensor
 
@@ -9,25 +11,24 @@ from gcr.memory import Memory, Policy
 from gcr.methods import Batch, Method
 from gcr.models import Network
 from gcr.scenarios import Scenario
-from gcr.select import Coreset, Pool, Selector
+from gcr.select import Pool, Selector, explain
 from gcr.training.draws import selection_draws
 
 
 def reselect(
     memory: Memory, policy: Policy, method: Method, net: Network, scenario: Scenario, key: tuple[int, int]
-) -> Coreset | None:
-    """Choose a new kept buffer from old buffer and candidates. None where nothing has been seen."""
+) -> dict[str, object]:
+    """Choose a new kept buffer from old buffer and candidates, and say how good it is."""
     assert isinstance(policy.selector, Selector)
     rows = memory.filled_rows()
-    if len(rows) == 0:
-        return None
     stored = memory.read(rows)
     kept = rows < memory.capacity
     batch = Batch((scenario.views.plain(stored["image"]),), stored["label"], stored["logits"], stored["weight"])
     pool = make_pool(net, method, batch, kept, policy.selector.needs)
     coreset = policy.selector(pool, policy.buffer, selection_draws(key, len(rows)).to(rows.device))
     memory.keep(rows[coreset.rows], coreset.weights)
-    return coreset
+    told: dict[str, object] = {"stage": key[1], "from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
+    return told | asdict(explain(coreset, pool)) if pool.residuals is not None else told
 
 
 @torch.no_grad()

@@ -15,8 +15,8 @@ every_method = pytest.mark.parametrize("method", METHODS, ids=[m.name for m in M
 
 
 def run(method, policy, sampling="coin", seed=0):
-    memory = Policy(buffer=12, selector=policy(), sampling=sampling)
-    training = Training(epochs=2, lr=0.05, batch=8, replay_batch=8)
+    memory = Policy(buffer=12, selector=policy(), sampling=sampling, replay_batch=8)
+    training = Training(epochs=2, lr=0.05, batch=8)
     return train(make_scenario(), "convnet", method(), memory, training, seed)
 
 

@@ -37,15 +37,18 @@ def test_json_round_trip_keeps_every_bit(alpha, lr, buffer, seed):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sedd": 1}, 'unknown key of an experiment "sedd"; did you mean "seed"?'),
-        ({"method": {"name": "gcr", "alhpa": 1}}, 'unknown setting of gcr "alhpa"; did you mean "alpha"?'),
-        ({"method": {"name": "derpp"}}, 'unknown method "derpp"; did you mean "der"?'),
+        ({"sedd": 1}, 'unknown key of an experiment "sedd" (did you mean "seed"?)'),
+        ({"method": {"name": "gcr", "alhpa": 1}}, 'unknown setting of gcr "alhpa" (did you mean "alpha"?)'),
+        ({"method": {"name": "derpp"}}, 'unknown method "derpp" (did you mean "der"?)'),
         ({"training": {"epochs": 0}}, "epochs must be >= 1, got 0"),
         ({"training": {"epochs": 1.5}}, "epochs must be a whole number"),
         ({"training": {"lr": "fast"}}, 'lr must be a finite number, got "fast"'),
         ({"training": {"lr": float("nan")}}, "lr must be a finite number"),
-        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
-        ({"scenario": "seq-digit"}, 'unknown scenario "seq-digit"; did you mean "seq-digits"?'),
+        ({"seed": -1}, "seed must be a whole number from 0 to 2^32 - 1, got -1"),
+        ({"seed": True}, "seed must be a whole number"),
+        ({"memory": None}, "method gcr needs a memory"),
+        ({"method": {"name": "joint"}}, "method joint keeps no memory"),
+        ({"scenario": "seq-digit"}, 'unknown scenario "seq-digit" (did you mean "seq-digits"?)'),
         ({"model": "resnet"}, 'unknown model "resnet"'),
     ],
 )
@@ -66,6 +69,8 @@ def test_bad_json_is_refused_with_a_remedy(change, message):
         ("er", {"alpha": 1}, 'unknown setting of er "alpha"'),
         ("finetune", {"buffer": 100}, "finetune keeps no memory"),
         ("gcr", {"sampling": "dice"}, 'sampling must be one of coin, split, got "dice"'),
+        ("er", {"candidates": 50}, "candidates need a selector"),
+        ("joint", {"replay_batch": 3}, 'unknown setting of joint "replay_batch"'),
         ("gcr", {"model": "cnn"}, 'unknown model "cnn"'),
     ],
 )
@@ -97,6 +102,7 @@ def test_run_names():
 
 
 def test_setting_lines_tell_everything_that_can_be_set():
-    lines = setting_lines("gcr")
+    lines = setting_lines("seq-digits", "gcr")
     assert {"alpha", "gamma", "lr", "buffer", "ridge"} <= {name for name, _, _ in lines}
     assert all(help for _, help, _ in lines)
+    assert {name: default for name, _, default in lines}["lr"] == "0.1"  # the scenario's

@@ -53,7 +53,14 @@ def page(tmp_path_factory):
                 "label": torch.arange(20) % 10,
                 "weight": torch.linspace(0.5, 3, 20),
             }
-            result = {"class_il": view, "task_il": view, "seconds": 2.0, "device": "<i>cpu</i>"}
+            result = {
+                "class_il": view,
+                "task_il": view,
+                "seconds": 2.0,
+                "steps": 9,
+                "device": "<i>cpu</i>",
+                "versions": {"gcr": "1"},
+            }
             folder.finish(result, memory if method == "gcr" else None)
     return write_report(read_groups(out), out / "report.html", title="A <b>bold</b> title & more")
 

@@ -67,7 +67,7 @@ def test_the_same_experiment_is_welcome(finished):
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match=r"cannot write to .* choose another --out"):
-        RunFolder(tmp_path / "file" / "seed-0").check(small())
+        RunFolder(tmp_path / "file" / "seed-0").make()
 
 
 def test_what_an_unfinished_run_left_is_dropped(tmp_path):
@@ -77,3 +77,16 @@ def test_what_an_unfinished_run_left_is_dropped(tmp_path):
     folder.begin(small())
     assert not (folder.path / "metrics.jsonl").exists()
     assert list(finished_runs(tmp_path)) == []
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "{}", '"text"'])
+def test_a_broken_experiment_is_named(tmp_path, text):
+    (tmp_path / "experiment.json").write_text(text)
+    with pytest.raises(BadInput, match="cannot be read"):
+        RunFolder(tmp_path).check(small())
+
+
+def test_a_broken_memory_is_named(finished):
+    (finished.folder.path / "memory.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(BadInput, match=r"memory\.safetensors cannot be read"):
+        finished.folder.memory()

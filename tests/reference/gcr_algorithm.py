@@ -1,7 +1,8 @@
 """GCR, Algorithms 1 to 3 of the paper, example by example and loop by loop.
 
-The network's forward pass is the only thing shared with the package: augmentation, sampling, losses, SGD, reservoir and
-GradApprox are written out again, in the plainest way.
+Weak views, sampling, losses, SGD, reservoir and GradApprox are written out again, in the plainest way. Shared with
+the package are the network's forward pass, normalisation, and the strong views of one image at a time, which
+tests/augment checks alone.
 """
 
 import copy

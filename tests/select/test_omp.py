@@ -11,8 +11,8 @@ from gcr.select.refine import replace_rows
 
 
 def random_problem(seed):
-    """Odd seeds have rows that mostly agree. Even ones have rows in all directions and targets outside their cone, where
-    many constraints are active."""
+    """Odd seeds have rows that mostly agree; even ones have rows in all directions and targets outside their cone, so
+    that many constraints are active."""
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(4, 40)), int(rng.integers(2, 20))
     rows = rng.normal(size=(n, d)) + (0.5 if seed % 2 else 0.0)

@@ -1,5 +1,5 @@
 """The HTML report."""
 
-from gcr.experiments.report.build import write_report
+from gcr.experiments.report.build import needs_of_report, write_report
 
-__all__ = ["write_report"]
+__all__ = ["needs_of_report", "write_report"]

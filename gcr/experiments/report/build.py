@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import gcr
 from gcr import scenarios
+from gcr.experiments.run_folder import write_whole
 from gcr.experiments.statistics import Spread, spread
 from gcr.experiments.tables import COLUMNS, Group, by_scenario, row_names, table
+from gcr.settings import BadInput
 
 GALLERY_LIMIT = 500  # pictures per buffer: a page should stay small enough to send
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # Okabe and Ito
@@ -30,7 +30,10 @@ class Picture:
 
 def write_report(groups: list[Group], path: Path, title: str = "Continual learning runs") -> Path:
     """Write the page for ``groups`` to ``path`` and return it."""
-    from jinja2 import Environment, PackageLoader, select_autoescape
+    try:
+        from jinja2 import Environment, PackageLoader, select_autoescape
+    except ImportError:
+        raise BadInput("the report needs jinja2 and pillow: pip install jinja2 pillow") from None
 
     environment = Environment(
         loader=PackageLoader("gcr.experiments.report", "."),
@@ -41,14 +44,24 @@ def write_report(groups: list[Group], path: Path, title: str = "Continual learni
     page = environment.get_template("page.html").render(
         title=title,
         sections=[_section(name, members) for name, members in by_scenario(groups).items()],
-        version=gcr.__version__,
-        torch=torch.__version__,
-        python=platform.python_version(),
-        devices=sorted({result["device"] for group in groups for result in group.results}),
+        made_with=sorted({_made_with(result) for group in groups for result in group.results}),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, page.encode())
+    except OSError as error:
+        raise BadInput(f"cannot write {path} ({error.strerror}); choose another file") from None
     return path
+
+
+def needs_of_report() -> set[str]:
+    """Libraries that only the report needs."""
+    return {"jinja2", "PIL"}
+
+
+def _made_with(result: dict[str, Any]) -> str:
+    versions = " · ".join(f"{name} {version}" for name, version in result["versions"].items())
+    return f"{versions} · {result['device']}"
 
 
 def _section(scenario: str, groups: list[Group]) -> dict[str, Any]:
@@ -114,6 +127,7 @@ def _gallery(name: str, group: Group) -> dict[str, Any] | None:
         "weighted": bool(len(weights)) and bool((weights != 1).any()),
         "effective": float(weights.sum() ** 2 / weights.square().sum().clamp_min(1e-12)) if len(weights) else 0.0,
         "size": len(entries),
+        "last_selection": (group.results[0].get("selections") or [None])[-1],
     }
 
 
