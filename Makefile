@@ -27,4 +27,5 @@ test: setup
 	$(BIN)/python -m pytest -m "not gpu and not slow"
 
 bench: setup
+	$(BIN)/python benchmarks/selection.py
 	$(BIN)/python benchmarks/step.py

@@ -1,0 +1,47 @@
+"""Selection on a GPU gives what it gives on a CPU: pytest -m gpu."""
+
+import pytest
+import torch
+
+import gcr
+from gcr.select import SELECTORS, GradApprox, Pool
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+def make_pool(device, n=300, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 5
+    columns = {
+        "labels": labels,
+        "weights": torch.rand(n, generator=g) + 0.5,
+        "features": torch.randn(n, 16, generator=g).relu(),
+        "residuals": torch.randn(n, 5, generator=g).softmax(1) - torch.nn.functional.one_hot(labels, 5),
+        "kept": torch.rand(n, generator=g) < 0.5,
+    }
+    return Pool(**{name: column.to(device) for name, column in columns.items()}), torch.rand(n, generator=g).to(device)
+
+
+@pytest.mark.parametrize("selector", SELECTORS, ids=[s.name for s in SELECTORS])
+def test_selectors_choose_the_same_rows(selector):
+    (pool, draws), (gpu_pool, gpu_draws) = make_pool("cpu"), make_pool("cuda")
+    ours, theirs = selector()(pool, 60, draws), selector()(gpu_pool, 60, gpu_draws)
+    assert theirs.rows.device.type == theirs.weights.device.type == "cuda"
+    assert ours.rows.tolist() == theirs.rows.tolist()
+    torch.testing.assert_close(ours.weights, theirs.weights.cpu(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"replace": 2}, {"clip": 1.0}, {"ridge": 0.01}])
+def test_options_of_grad_approx(settings):
+    (pool, draws), (gpu_pool, gpu_draws) = make_pool("cpu"), make_pool("cuda")
+    ours, theirs = GradApprox(**settings)(pool, 60, draws), GradApprox(**settings)(gpu_pool, 60, gpu_draws)
+    assert ours.rows.tolist() == theirs.rows.tolist()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_matching_agrees_on_random_problems(seed):
+    g = torch.Generator().manual_seed(seed)
+    rows = torch.randn(60, 12, generator=g, dtype=torch.float64) + 0.3 * (seed % 2)
+    ours, theirs = gcr.select_coreset(rows, 20), gcr.select_coreset(rows.cuda(), 20)
+    assert ours.rows.tolist() == theirs.rows.tolist()
+    torch.testing.assert_close(ours.weights, theirs.weights.cpu(), rtol=1e-7, atol=1e-9)
