@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gcr.select import omp, omp_factors
 from gcr.select.coreset import Coreset, class_budgets, rows_by_class
 from gcr.select.gradients import LastLayerGradients
-from gcr.select.omp import Problems, pursue
+from gcr.select.problems import Problems
 from gcr.select.refine import replace_rows
 
 BATCH_BYTES = 2**28  # of factors, or of Gram matrices, that are held at once
@@ -58,16 +59,15 @@ def match(
 
 def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, replace: int) -> tuple[Tensor, int, int]:
     """Weights [b, n], how many rows were topped up, and how many problems have no gradient at all."""
-    support = pursue(problems, shares, ridge, tolerance)
+    solver = omp_factors if problems.gram is None else omp
+    weights = solver.matching_pursuit(problems, shares, ridge, tolerance)
     if replace:
-        replace_rows(problems, support, ridge, replace)
-    weights = support.spread(problems.target_weights)
-    missing = shares - support.count
+        weights = replace_rows(problems, weights, ridge, replace)
+    missing = shares - (weights > 0).sum(1)
     filled, zero = torch.stack([missing.sum(), (problems.squared_norms().amax(1) == 0).sum()]).tolist()
     if filled:
-        unmatched = problems.target()[0] - problems.matched(
-            support.rows, torch.where(support.used(support.rows.shape[1]), support.weights, 0.0)
-        )
+        everything = torch.arange(weights.shape[1], device=weights.device).expand_as(weights)
+        unmatched = problems.target()[0] - problems.matched(everything, weights)
         free = problems.valid & (weights == 0)
         order = unmatched.masked_fill(~free, -torch.inf).argsort(dim=1, descending=True, stable=True)
         rank = order.argsort(dim=1)

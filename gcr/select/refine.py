@@ -16,42 +16,47 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gcr.select.omp import SINGULAR, Problems, Support
+from gcr.select.nnls import only, to_front
+from gcr.select.problems import SINGULAR, Problems
 
 
-def replace_rows(problems: Problems, support: Support, ridge: float, passes: int) -> None:
-    """Refine ``support`` in place, by at most so many ``passes`` over its rows."""
-    width = int(support.count.max())
+def replace_rows(problems: Problems, weights: Tensor, ridge: float, passes: int) -> Tensor:
+    """Refine the solution ``weights`` [b, n] by at most so many ``passes`` over its rows."""
+    count = (weights > 0).sum(1)
+    width = int(count.max())
     if width == 0:
-        return
-    everyone = torch.arange(len(support.count), device=support.count.device)
+        return weights
+    everyone = torch.arange(len(count), device=count.device)
     correlation, _ = problems.target()
     norms = problems.squared_norms() + ridge
-    inverse = support.inverse[:, :width, :width]
-    rows, weights, used = support.rows[:, :width], support.weights[:, :width], support.used(width)
-    solution = torch.bmm(inverse.transpose(1, 2), inverse)  # P
+    used = torch.arange(width, device=count.device) < count.unsqueeze(1)
+    rows = to_front(weights > 0)[:, :width]
+    solution, slot_weights = _solve(problems, rows, used, correlation, ridge)
     for _ in range(passes):
-        loss = weights.square() / torch.diagonal(solution, dim1=1, dim2=2)
+        loss = slot_weights.square() / torch.diagonal(solution, dim1=1, dim2=2)
         order = loss.masked_fill(~used, torch.inf).argsort(dim=1, stable=True)
         changed = torch.zeros_like(everyone, dtype=torch.bool)
         for place in range(width):
             slot = order[:, place]
-            old = (rows.clone(), weights.clone(), solution.clone())
-            gained = _exchange(problems, rows, weights, solution, slot, correlation, norms, ridge)
-            better = used[everyone, slot] & gained & ((weights > 0) | ~used).all(1)
-            for now, before in zip((rows, weights, solution), old, strict=True):
+            old = (rows.clone(), slot_weights.clone(), solution.clone())
+            gained = _exchange(problems, rows, slot_weights, solution, slot, correlation, norms)
+            better = used[everyone, slot] & gained & ((slot_weights > 0) | ~used).all(1)
+            for now, before in zip((rows, slot_weights, solution), old, strict=True):
                 now.copy_(torch.where(better.reshape(-1, *[1] * (now.dim() - 1)), now, before))
             changed = changed | better
         if not bool(changed.any()):
             break
-    chosen = torch.where(used, rows, 0)
-    products = torch.stack([problems.products(chosen[:, s], chosen) for s in range(width)], 1)
-    eye = torch.eye(width, dtype=products.dtype, device=products.device)
-    both = used.unsqueeze(1) & used.unsqueeze(2)
-    support.rows[:, :width] = rows
-    support.inner[:, :width, :width] = torch.where(both, products + ridge * eye, eye)
-    support.correlation[:, :width] = torch.where(used, correlation.gather(1, chosen), 0.0)
-    support.refresh(width)
+    _, slot_weights = _solve(problems, rows, used, correlation, ridge)  # without the rounding of many exchanges
+    return torch.zeros_like(weights).scatter_add(1, rows, torch.where(used, slot_weights, 0.0))
+
+
+def _solve(problems: Problems, rows: Tensor, used: Tensor, correlation: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+    """``P`` [b, k, k], with the identity in empty slots, and the weights of the slots."""
+    products = problems.products(rows, rows)
+    eye = torch.eye(rows.shape[1], dtype=products.dtype, device=products.device)
+    solution = torch.cholesky_inverse(torch.linalg.cholesky(only(products + ridge * eye, used)))
+    right = torch.where(used, correlation.gather(1, rows), 0.0)
+    return solution, torch.bmm(solution, right.unsqueeze(2)).squeeze(2)
 
 
 def _exchange(
@@ -62,7 +67,6 @@ def _exchange(
     slot: Tensor,
     correlation: Tensor,
     norms: Tensor,
-    ridge: float,
 ) -> Tensor:
     """Replace the row in ``slot`` [b] by the best other one, in place. Returns where that lowers ``L_sub``."""
     everyone = torch.arange(len(slot), device=slot.device)
@@ -76,10 +80,10 @@ def _exchange(
     solution[everyone, slot], solution[everyone, :, slot] = 0.0, 0.0
 
     unmatched = correlation - problems.matched(rows, weights)
-    taken = torch.zeros_like(problems.valid).scatter(1, rows, True)
+    taken = torch.zeros_like(problems.valid).scatter(1, rows, True)  # an empty slot may bar a row: no harm
     score = unmatched / norms.sqrt().clamp_min(1e-300)
     value, row = score.masked_fill(taken | ~problems.valid, -torch.inf).max(1)
-    products = problems.products(row, rows)
+    products = problems.products(row.unsqueeze(1), rows).squeeze(1)
     products[everyone, slot] = 0.0
     shift = torch.bmm(solution, products.unsqueeze(2)).squeeze(2)
     norm = norms[everyone, row]
