@@ -12,8 +12,8 @@ matrices grow by a line per round, ``Q = L^-1 G_S`` (correlations of all rows wi
 ``L^-1``. The new line of the factor is a column of Q that is there already, and one product gives the new lines of
 both; what is unmatched, and the weights, change by a multiple of them. A round is thus one pass over ``[Q, L^-1]``
 and a handful of small operations. Where a weight turns negative, the problem pauses, is solved with signs
-(``nnls.py``) and rebuilt. Problems are padded to one size and advance together, in float64. On a GPU the round is
-captured once and replayed, and the host looks only every few rounds.
+(``nnls.py``) and rebuilt. Problems are padded to one size and advance together, in float64. On a GPU a few rounds
+are captured and replayed, and the host looks only in between.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from torch import Tensor
 from gcr.select.nnls import nonnegative_solution, only, to_front
 from gcr.select.problems import GAIN, SINGULAR, Problems
 
-ROUNDS_UNSEEN = 4  # rounds on a GPU between two looks of the host
+ROUNDS_UNSEEN = 8  # rounds on a GPU between two looks of the host, captured together
+BARRED = -1e300  # correlation of a row that cannot enter; finite, so that zero times it is zero
 
 
 def matching_pursuit(problems: Problems, budgets: Tensor, ridge: float, tolerance: float = 0.0) -> Tensor:
@@ -42,9 +43,8 @@ def matching_pursuit(problems: Problems, budgets: Tensor, ridge: float, toleranc
     [[0.0, 3.0, 2.0]]
     """
     pursuit = Pursuit.start(problems, budgets, ridge, tolerance)
-    on_gpu = budgets.is_cuda
     pursuit.round(1)
-    step: Callable[[int], None] = pursuit.captured() if on_gpu else pursuit.round
+    replay = pursuit.captured() if budgets.is_cuda else None
     rounds = 1
     while True:
         running, paused = torch.stack([pursuit.running.any(), pursuit.paused.any()]).tolist()  # the host looks
@@ -52,16 +52,18 @@ def matching_pursuit(problems: Problems, budgets: Tensor, ridge: float, toleranc
             pursuit.repair(torch.nonzero(pursuit.paused).flatten())
         elif not running:
             return pursuit.final_weights()
-        for _ in range(ROUNDS_UNSEEN if on_gpu else 1):
+        if replay is not None:
+            replay()
+        else:
             rounds += 1
-            step(min(rounds, pursuit.slots))
+            pursuit.round(min(rounds, pursuit.slots))
 
 
 @dataclass
 class Pursuit:
     """The state of all problems. Slots beyond ``count`` are empty and hold zeros; one slot more is spare."""
 
-    gram: Tensor  # [b, n, n]
+    gram: Tensor  # [b, n, n + k + 1]: zeros behind the inner products, where the lines have L^-1
     correlation: Tensor  # [b, n]: <g_j, target>
     norms: Tensor  # [b, n]: squared lengths plus ridge
     budgets: Tensor  # [b]
@@ -73,11 +75,12 @@ class Pursuit:
     count: Tensor  # [b] int64
     lines: Tensor  # [b, k + 1, n + k + 1]: [Q, L^-1]
     now: Tensor  # [b, n + k + 1]: unmatched correlation of every row, and the weights of the slots, negated
-    bar: Tensor  # [b, n]: -inf for rows that cannot enter, else 0
+    bar: Tensor  # [b, n + 1]: BARRED for rows that cannot enter, else 0; the last one is spare
     objective: Tensor  # [b]
     running: Tensor  # [b] bool: changed in the last round
     paused: Tensor  # [b] bool: has a weight that is not positive
     ended: Tensor  # [b] bool: gains nothing but rounding
+    slot_numbers: Tensor  # [k] int64
 
     @classmethod
     def start(cls, problems: Problems, budgets: Tensor, ridge: float, tolerance: float) -> Pursuit:
@@ -87,7 +90,7 @@ class Pursuit:
         rows = torch.zeros(b, k + 1, dtype=torch.int64, device=budgets.device)
         nobody = torch.zeros(b, dtype=torch.bool, device=budgets.device)
         return cls(
-            gram=problems.gram,
+            gram=torch.cat([problems.gram, correlation.new_zeros(b, n, k + 1)], 2),
             correlation=correlation,
             norms=problems.squared_norms() + ridge,
             budgets=budgets,
@@ -99,11 +102,12 @@ class Pursuit:
             count=rows[:, 0].clone(),
             lines=correlation.new_zeros(b, k + 1, n + k + 1),
             now=torch.cat([correlation, correlation.new_zeros(b, k + 1)], 1),
-            bar=torch.zeros_like(correlation).masked_fill(~problems.valid, -torch.inf),
+            bar=torch.nn.functional.pad(torch.zeros_like(correlation).masked_fill(~problems.valid, BARRED), (0, 1)),
             objective=energy.clone(),
             running=nobody,
             paused=nobody.clone(),
             ended=nobody.clone(),
+            slot_numbers=torch.arange(k, device=budgets.device),
         )
 
     @property
@@ -116,44 +120,45 @@ class Pursuit:
 
     def round(self, width: int) -> None:
         """Add a row to every problem that can take one. Slots from ``width`` on are known to be empty before it."""
-        value, best = (self.now[:, : self.n] + self.bar).max(1, keepdim=True)
+        n = self.n
+        value, best = (self.now[:, :n] + self.bar[:, :n]).max(1, keepdim=True)
         open_ = (self.count < self.budgets) & (value.squeeze(1) > self.floor) & (self.objective > self.tolerance)
         torch.logical_and(open_, ~(self.paused | self.ended), out=self.running)
-        lines = self.lines[:, :width]
-        line = lines.gather(2, best.unsqueeze(1).expand(-1, width, 1))  # of the factor L: [b, width, 1]
+        running, lines = self.running.unsqueeze(1), self.lines[:, :width]
+        line = lines.gather(2, best.unsqueeze(1).expand(-1, width, 1)).transpose(1, 2)  # of the factor L: [b, 1, width]
         norm = self.norms.gather(1, best)
-        rest = norm - line.square().sum(1)
-        added = self.running.unsqueeze(1) & (rest > SINGULAR * norm)  # else the row lies in the span of the support
+        rest = norm - torch.linalg.vecdot(line, line)
+        added = running & (rest > SINGULAR * norm)  # else the row lies in the span of the support
         scale = torch.where(added, rest, torch.inf).rsqrt()  # zero where nothing is added
         slot = torch.where(added, self.count.unsqueeze(1), self.slots)
-        base = torch.zeros_like(self.now)
-        base[:, : self.n] = self.gram.gather(1, best.unsqueeze(2).expand(-1, 1, self.n)).squeeze(1)
-        base.scatter_(1, self.n + slot, 1.0)
-        new = torch.baddbmm(base.unsqueeze(1), line.transpose(1, 2), lines, alpha=-1).squeeze(1) * scale
-        half = value.nan_to_num(neginf=0.0) * scale
-        self.now.addcmul_(half, new, value=-1)
-        self.lines.scatter_(1, slot.unsqueeze(2).expand(-1, 1, new.shape[1]), new.unsqueeze(1))
+        base = self.gram.gather(1, best.unsqueeze(2).expand(-1, 1, self.gram.shape[2]))
+        base.scatter_(2, (n + slot).unsqueeze(2), 1.0)
+        new = torch.baddbmm(base, line, lines, alpha=-1) * scale.unsqueeze(2)
+        half = value * scale
+        self.now.addcmul_(half, new.squeeze(1), value=-1)
+        self.lines.scatter_(1, slot.unsqueeze(2).expand_as(new), new)
         self.rows.scatter_(1, slot, best)
-        self.bar.scatter_(1, best, torch.where(self.running.unsqueeze(1), -torch.inf, self.bar.gather(1, best)))
-        self.objective -= half.squeeze(1).square()
+        self.bar.scatter_(1, torch.where(running, best, n), BARRED)
+        self.objective.addcmul_(half.squeeze(1), half.squeeze(1), value=-1)
         self.count += added.squeeze(1)
-        used = torch.arange(self.slots, device=self.count.device) < self.count.unsqueeze(1)
-        self.paused |= (used & (self.now[:, self.n : -1] >= 0)).any(1)
+        used = self.slot_numbers < self.count.unsqueeze(1)
+        self.paused |= (used & (self.now[:, n:-1] >= 0)).any(1)
 
-    def captured(self) -> Callable[[int], None]:
-        """The round as a CUDA graph over all slots: one launch in place of some forty."""
+    def captured(self) -> Callable[[], None]:
+        """A few rounds over all slots as a CUDA graph: one launch in place of some hundreds."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
-            self.round(self.slots)
-        return lambda width: graph.replay()
+            for _ in range(ROUNDS_UNSEEN):
+                self.round(self.slots)
+        return graph.replay
 
     def repair(self, some: Tensor) -> None:
         """Solve the problems ``some`` with signs, drop the rows whose weight is zero, and rebuild what follows."""
         width = int(self.count[some].max())
         count, rows = self.count[some], self.rows[some, :width]
         used = torch.arange(width, device=rows.device) < count.unsqueeze(1)
-        gram = self.gram[some]
+        gram = self.gram[some, :, : self.n]
         every = rows.unsqueeze(2).expand(-1, -1, self.n)
         system = gram.gather(1, every).gather(2, rows.unsqueeze(1).expand(-1, width, -1))
         system = only(system + self.ridge * torch.eye(width, dtype=system.dtype, device=system.device), used)
@@ -185,9 +190,8 @@ class Pursuit:
         self.now[some] = 0.0
         self.now[some, : self.n + width] = start - torch.bmm(half, lines).squeeze(1)
         self.objective[some] = self.energy[some] - half.square().sum((1, 2))
-        left_out = torch.zeros_like(self.correlation[some]).scatter_add(1, rows, free.double()) == 0
-        was_in = torch.zeros_like(left_out).scatter(1, self.rows[some, :width], True)
-        self.bar[some] = torch.where(was_in & left_out, 0.0, self.bar[some])
+        bar = self.bar[some].scatter(1, rows, 0.0)  # rows that left may return
+        self.bar[some] = bar.scatter(1, torch.where(free, rows, self.n), BARRED)
         self.paused[some] = False
         self.ended[some] = ~newest_stays
 
@@ -195,7 +199,7 @@ class Pursuit:
         """The weights at their rows, solved once more without the rounding of many small changes: [b, n]."""
         rows = self.rows[:, : self.slots]
         used = torch.arange(self.slots, device=rows.device) < self.count.unsqueeze(1)
-        lines = self.gram.gather(1, rows.unsqueeze(2).expand(-1, -1, self.n))
+        lines = self.gram[:, :, : self.n].gather(1, rows.unsqueeze(2).expand(-1, -1, self.n))
         system = lines.gather(2, rows.unsqueeze(1).expand(-1, self.slots, -1))
         system = only(system + self.ridge * torch.eye(self.slots, dtype=system.dtype, device=system.device), used)
         right = torch.where(used, self.correlation.gather(1, rows), 0.0).unsqueeze(2)
