@@ -4,7 +4,7 @@ from gcr.select.api import select_coreset
 from gcr.select.bilevel import Bilevel
 from gcr.select.coreset import Coreset, Pool, Selector, class_budgets
 from gcr.select.density import Density
-from gcr.select.explain import Explanation, explain
+from gcr.select.diagnostics import Explanation, explain
 from gcr.select.grad_approx import GradApprox
 from gcr.select.gradients import LastLayerGradients
 from gcr.select.gss import Gss

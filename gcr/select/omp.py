@@ -27,7 +27,7 @@ from torch import Tensor
 from gcr.select.nnls import nonnegative_solution, only, to_front
 from gcr.select.problems import GAIN, SINGULAR, Problems
 
-ROUNDS_UNSEEN = 8  # rounds on a GPU between two looks of the host, captured together
+ROUNDS_UNSEEN = 4  # rounds on a GPU between two looks of the host, captured together
 BARRED = -1e300  # correlation of a row that cannot enter; finite, so that zero times it is zero
 
 
@@ -133,7 +133,7 @@ class Pursuit:
         slot = torch.where(added, self.count.unsqueeze(1), self.slots)
         base = self.gram.gather(1, best.unsqueeze(2).expand(-1, 1, self.gram.shape[2]))
         base.scatter_(2, (n + slot).unsqueeze(2), 1.0)
-        new = torch.baddbmm(base, line, lines, alpha=-1) * scale.unsqueeze(2)
+        new = base.baddbmm_(line, lines, alpha=-1).mul_(scale.unsqueeze(2))
         half = value * scale
         self.now.addcmul_(half, new.squeeze(1), value=-1)
         self.lines.scatter_(1, slot.unsqueeze(2).expand_as(new), new)

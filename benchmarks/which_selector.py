@@ -1,0 +1,173 @@
+"""Which selection remembers best: GCR's loss with every selector, on equal seeds, with clean and with wrong labels.
+
+    python benchmarks/which_selector.py                                   digits, 10 seeds, two CPU cores: about 10 minutes
+    python benchmarks/which_selector.py --images cifar10.npz --device cuda  one pass over the tasks of an image set,
+    ResNet-18
+
+An image set is an .npz file with ``train_pixels`` (uint8 [n, c, h, w]), ``train_labels``, ``test_pixels`` and
+``test_labels``. Writes ``results/which-selector-<name>.json``, a row per run, as runs end; runs that are in the file are
+not repeated. ``--show`` prints the table of a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from gcr import scenarios
+from gcr.augment import Views
+from gcr.experiments.experiment import compose
+from gcr.experiments.statistics import spread
+from gcr.memory import Policy
+from gcr.scenarios import Images, Scenario, equal_tasks
+from gcr.training import Training, train
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "grad-approx": ("grad-approx", {}),
+    "grad-approx replace=3": ("grad-approx", {"replace": 3}),
+    "grad-approx clip=1": ("grad-approx", {"clip": 1.0}),
+    "class-balanced": ("class-balanced", {}),
+    "reservoir": ("reservoir", {}),
+    "uniform": ("uniform", {}),
+    "herding": ("herding", {}),
+    "k-centre": ("k-centre", {}),
+    "gss": ("gss", {}),
+    "ocs": ("ocs", {}),
+    "bilevel": ("bilevel", {}),
+    "density": ("density", {}),
+}
+
+
+def load(images: str | None) -> tuple[Scenario, str, dict[str, Any], Training]:
+    """Scenario, model, GCR's values and training: the paper's online values at K = 500 for an image set."""
+    if images is None:
+        return scenarios.load("seq-digits"), "convnet", {"buffer": 100}, Training(epochs=8, lr=0.1)
+    data = np.load(images)
+    train_set, test_set = (
+        Images(torch.from_numpy(data[f"{part}_pixels"]), torch.from_numpy(data[f"{part}_labels"]).long())
+        for part in ("train", "test")
+    )
+    n_classes = int(train_set.labels.max()) + 1
+    scaled = train_set.pixels[::10].double() / 255
+    mean, std = tuple(scaled.mean((0, 2, 3)).tolist()), tuple(scaled.std((0, 2, 3)).tolist())
+    names = tuple(map(str, range(n_classes)))
+    scenario = Scenario(Path(images).stem, train_set, test_set, equal_tasks(n_classes, 5), Views(mean, std), names)
+    values = {"buffer": 500, "alpha": 0.5, "beta": 3.5, "gamma": 1.0}
+    return scenario, "resnet18", values, Training(epochs=1, lr=0.005)
+
+
+def with_wrong_labels(scenario: Scenario, share: float, seed: int) -> Scenario:
+    """A share of the training labels becomes another class of the same task."""
+    rng = np.random.default_rng((seed, 99))
+    labels = scenario.train.labels.numpy().copy()
+    for classes in scenario.tasks:
+        rows = np.flatnonzero(np.isin(labels, classes))
+        wrong = rng.choice(rows, round(share * len(rows)), replace=False)
+        shift = rng.integers(1, len(classes), len(wrong))
+        labels[wrong] = np.array(classes)[(np.searchsorted(classes, labels[wrong]) + shift) % len(classes)]
+    return replace(scenario, train=Images(scenario.train.pixels, torch.from_numpy(labels)))
+
+
+def run_one(images: str | None, variant: str, noise: float, seed: int, device: str) -> dict[str, Any]:
+    scenario, model, values, training = load(images)
+    if noise:
+        scenario = with_wrong_labels(scenario, noise, seed)
+    selector, options = VARIANTS[variant]
+    experiment = compose("seq-digits", "gcr", selector=selector, overrides=values | options)
+    assert isinstance(experiment.memory, Policy)
+    outcome = train(scenario, model, experiment.method, experiment.memory, training, seed, device)
+    return {
+        "variant": variant,
+        "noise": noise,
+        "seed": seed,
+        "accuracy": outcome.class_il["accuracy"],
+        "forgetting": outcome.class_il["forgetting"],
+        "selections": outcome.state.selections,
+        "seconds": outcome.seconds,
+        "torch": torch.__version__,
+    }
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Class-IL accuracy, mean ± SEM, and the paired difference to grad-approx on equal seeds."""
+    heads = (
+        ("wrong labels", 12),
+        ("seeds", 5),
+        ("class-IL", 15),
+        ("to grad-approx", 15),
+        ("p", 8),
+        ("gradient error", 15),
+    )
+    print(f"{'selector':24} " + " ".join(f"{head:>{width}}" for head, width in heads))
+    for noise in sorted({row["noise"] for row in rows}):
+        base = {
+            row["seed"]: row["accuracy"] for row in rows if row["variant"] == "grad-approx" and row["noise"] == noise
+        }
+        for variant in VARIANTS:
+            mine = {r["seed"]: r for r in rows if r["variant"] == variant and r["noise"] == noise}
+            if not mine:
+                continue
+            both = sorted(mine.keys() & base.keys())
+            pairs = [(mine[s]["accuracy"], base[s]) for s in both]
+            difference, p = "", ""
+            if variant != "grad-approx" and len(pairs) > 1:
+                difference = f"{np.mean([a - b for a, b in pairs]):+.2f}"
+                p = f"{stats.ttest_rel(*zip(*pairs, strict=True)).pvalue:.3f}"
+            last = [(row["selections"] or [{}])[-1] for row in mine.values()]
+            errors = [told["relative_to_uniform"] for told in last if "relative_to_uniform" in told]
+            error = f"{np.mean(errors):.2f}" if errors else ""
+            accuracy = spread([row["accuracy"] for row in mine.values()])
+            print(f"{variant:24} {noise:12.0%} {len(mine):5} {accuracy!s:>15} {difference:>15} {p:>8} {error:>15}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="GCR with every selector.")
+    parser.add_argument("--images", help="an .npz image set; digits if not given")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--noise", default="0,0.2", help="shares of wrong labels")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--show", type=Path, help="print the table of this file and stop")
+    options = parser.parse_args()
+    if options.show:
+        show(json.loads(options.show.read_text()))
+        return
+    name = Path(options.images).stem if options.images else "digits"
+    out: Path = options.out or Path("results") / f"which-selector-{name}.json"
+    rows: list[dict[str, Any]] = json.loads(out.read_text()) if out.exists() else []
+    there = {(row["variant"], row["noise"], row["seed"]) for row in rows}
+    wanted = [
+        (variant, float(noise), seed)
+        for seed in range(options.seeds)
+        for noise in options.noise.split(",")
+        for variant in options.variants.split(",")
+    ]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
+        futures = [pool.submit(run_one, options.images, *job, options.device) for job in wanted if job not in there]
+        for done, future in enumerate(as_completed(futures), 1):
+            rows.append(future.result())
+            temporary = out.with_suffix(".part")
+            temporary.write_text(json.dumps(rows, indent=1) + "\n")
+            temporary.replace(out)
+            print(
+                f"{done}/{len(futures)} {rows[-1]['variant']} noise {rows[-1]['noise']} seed {rows[-1]['seed']}: "
+                f"{rows[-1]['accuracy']:.2f} in {rows[-1]['seconds']:.0f} s",
+                flush=True,
+            )
+    show(rows)
+
+
+if __name__ == "__main__":
+    main()
