@@ -1,12 +1,11 @@
 """Which selection remembers best: GCR's loss with every selector, on equal seeds, with clean and with wrong labels.
 
-    python benchmarks/which_selector.py                                   digits, 10 seeds, two CPU cores: about 10 minutes
-    python benchmarks/which_selector.py --images cifar10.npz --device cuda  one pass over the tasks of an image set,
-    ResNet-18
+    python benchmarks/which_selector.py    digits, 10 seeds, two CPU cores: about 15 minutes
+    python benchmarks/which_selector.py --images cifar10.npz --device cuda    one pass over its tasks, ResNet-18
 
 An image set is an .npz file with ``train_pixels`` (uint8 [n, c, h, w]), ``train_labels``, ``test_pixels`` and
-``test_labels``. Writes ``results/which-selector-<name>.json``, a row per run, as runs end; runs that are in the file are
-not repeated. ``--show`` prints the table of a file.
+``test_labels``. Writes ``results/which-selector-<name>.json``, a row per run, as runs end; runs that are in the file
+are not repeated. ``--show FILE`` prints its table.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ from gcr.training import Training, train
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "grad-approx": ("grad-approx", {}),
     "grad-approx replace=3": ("grad-approx", {"replace": 3}),
-    "grad-approx clip=1": ("grad-approx", {"clip": 1.0}),
+    "grad-approx trim=0.5": ("grad-approx", {"trim": 0.5}),
+    "grad-approx trim=0.25": ("grad-approx", {"trim": 0.25}),
     "class-balanced": ("class-balanced", {}),
     "reservoir": ("reservoir", {}),
     "uniform": ("uniform", {}),

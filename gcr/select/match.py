@@ -26,6 +26,7 @@ def match(
     ridge: float,
     tolerance: float,
     replace: int = 0,
+    barred: Tensor | None = None,
 ) -> Coreset:
     """The rows and weights whose gradient comes nearest to that of the pool, class by class where there are labels.
 
@@ -45,7 +46,7 @@ def match(
             open_groups.append((rows, share))
     topped_up, without_gradient = 0, 0
     for batch in _batches(open_groups, gradients):
-        problems, index = _pad(batch, gradients, weights)
+        problems, index = _pad(batch, gradients, weights, barred)
         shares = torch.tensor([share for _, share in batch], device=weights.device)
         found, filled, zero = _solve(problems, shares, ridge, tolerance, replace)
         topped_up, without_gradient = topped_up + filled, without_gradient + zero
@@ -90,7 +91,9 @@ def _batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) ->
     return batches
 
 
-def _pad(batch: list[tuple[Tensor, int]], gradients: LastLayerGradients, weights: Tensor) -> tuple[Problems, Tensor]:
+def _pad(
+    batch: list[tuple[Tensor, int]], gradients: LastLayerGradients, weights: Tensor, barred: Tensor | None
+) -> tuple[Problems, Tensor]:
     """The groups of a batch as problems of one size, and the pool's row behind each of theirs."""
     n = len(batch[0][0])
     index = torch.stack([torch.nn.functional.pad(rows, (0, n - len(rows)), value=-1) for rows, _ in batch])
@@ -103,7 +106,8 @@ def _pad(batch: list[tuple[Tensor, int]], gradients: LastLayerGradients, weights
     gram = None
     if n <= 2 * left.shape[2] and 8 * len(batch) * n * n <= BATCH_BYTES:  # else the factors are less to read
         gram = torch.bmm(left, left.transpose(1, 2)) * torch.bmm(right, right.transpose(1, 2))
-    return Problems(left, right, valid, target_weights, gram), index
+    can_enter = valid if barred is None else valid & ~barred[index]
+    return Problems(left, right, can_enter, target_weights, gram), index
 
 
 def _note(n: int, topped_up: int, without_gradient: int, by_class: bool) -> str:

@@ -21,7 +21,7 @@ class Problems:
 
     left: Tensor  # [b, n, f] float64
     right: Tensor  # [b, n, c] float64
-    valid: Tensor  # [b, n] bool: not padding
+    valid: Tensor  # [b, n] bool: may be chosen; not padding
     target_weights: Tensor  # [b, n] float64: the target is the sum of the rows with these weights
     gram: Tensor | None = None  # [b, n, n]; without it, products are made when they are needed
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gcr.select import GradApprox, LastLayerGradients, Pool
-from gcr.select.grad_approx import length_left
+from gcr.select.grad_approx import longest
 from gcr.select.gradients import gram
 
 
@@ -116,26 +116,26 @@ def test_factors_equal_the_long_vectors():
     torch.testing.assert_close(gradients.weighted_sum(pool.weights).flatten().float(), explicit.T @ pool.weights)
 
 
-def test_clipping_cuts_to_the_median_of_the_class():
-    gradients = LastLayerGradients(torch.zeros(5, 1), torch.tensor([[1.0], [2.0], [8.0], [3.0], [100.0]]))
-    labels = torch.tensor([0, 0, 0, 1, 1])
-    assert length_left(gradients, labels, clip=1.0).tolist() == pytest.approx([1, 1, 2 / 8, 1, 3 / 100])
-    assert length_left(gradients, labels, clip=2.0).tolist() == pytest.approx([1, 1, 4 / 8, 1, 6 / 100])
+def test_the_longest_of_each_class_are_barred_unless_the_budget_needs_them():
+    gradients = LastLayerGradients(torch.zeros(6, 1), torch.tensor([[1.0], [2.0], [8.0], [3.0], [100.0], [4.0]]))
+    labels = torch.tensor([0, 0, 0, 0, 1, 1])
+    assert longest(gradients, labels, trim=0.5, budget=2).tolist() == [False, False, True, True, True, False]
+    assert longest(gradients, labels, trim=0.5, budget=5).tolist() == [False, False, True, False, False, False]
 
 
-def test_an_outlier_does_not_decide_where_gradients_are_clipped():
+def test_an_outlier_is_not_chosen_where_the_longest_are_trimmed():
     """Nine rows along one direction, one row a hundred times as long across it; there is room for one."""
     residuals = torch.tensor([[1.0, 0.0]] * 9 + [[0.0, 100.0]])
     pool = Pool(torch.zeros(10).long(), torch.ones(10), torch.zeros(10, 1), residuals)
-    plain, robust = (GradApprox(ridge=0.0, clip=c)(pool, 1, torch.zeros(10)) for c in (0.0, 1.0))
+    plain, robust = (GradApprox(ridge=0.0, trim=t)(pool, 1, torch.zeros(10)) for t in (0.0, 0.1))
     assert plain.rows.tolist() == [9]
     assert robust.rows.tolist() == [0]
     assert robust.weights.tolist() == pytest.approx([9.0])
 
 
-def test_the_weight_of_a_clipped_row_is_that_of_the_whole_row():
+def test_trimmed_rows_still_count_in_the_target():
     residuals = torch.tensor([[1.0], [1.0], [4.0]])
-    pool = Pool(torch.zeros(3).long(), torch.tensor([0.0, 0.0, 2.0]), torch.zeros(3, 1), residuals)
-    chosen = GradApprox(ridge=0.0, clip=1.0)(pool, 1, torch.zeros(3))
-    assert chosen.rows.tolist() == [0]  # as long as the clipped one, and lower
-    assert chosen.weights.tolist() == pytest.approx([2.0])
+    pool = Pool(torch.zeros(3).long(), torch.ones(3), torch.zeros(3, 1), residuals)
+    chosen = GradApprox(ridge=0.0, trim=0.4)(pool, 1, torch.zeros(3))
+    assert chosen.rows.tolist() == [0]
+    assert chosen.weights.tolist() == pytest.approx([6.0])
