@@ -112,8 +112,10 @@ def show(rows: list[dict[str, Any]]) -> None:
         base = {
             row["seed"]: row["accuracy"] for row in rows if row["variant"] == "grad-approx" and row["noise"] == noise
         }
-        for variant in VARIANTS:
-            mine = {r["seed"]: r for r in rows if r["variant"] == variant and r["noise"] == noise}
+        others = sorted({row["variant"] for row in rows} - VARIANTS.keys())
+        for variant in [*VARIANTS, *others]:
+            runs = [r for r in rows if r["variant"] == variant and r["noise"] == noise]
+            mine = {r["seed"]: r for r in reversed(runs)}  # of a run that was repeated, the first
             if not mine:
                 continue
             both = sorted(mine.keys() & base.keys())

@@ -36,7 +36,7 @@ class Coreset:
     """The chosen ``rows`` of the pool, sorted, the ``weights`` they carry from now on, and a ``note`` in words."""
 
     rows: Tensor  # [budget] int64, unique, ascending
-    weights: Tensor  # [budget] float, >= 0
+    weights: Tensor  # [budget] float, positive (0 only where a kept row brought 0)
     note: str = ""
 
 

@@ -1,0 +1,47 @@
+"""What the documents show runs as it stands, and the files they name are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "results/README.md",
+]
+
+
+def python_blocks(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_examples_of_selection(number, capsys):
+    exec(compile(python_blocks(ROOT / "docs/selection.md")[number], "docs/selection.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_the_training_example_of_the_readme(capsys):
+    exec(compile(python_blocks(ROOT / "README.md")[0].replace("epochs=8", "epochs=1"), "README.md", "exec"), {})
+    accuracy, forgetting = map(float, capsys.readouterr().out.split())
+    assert 0 <= accuracy <= 100
+    assert -100 <= forgetting <= 100
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readmes_table_is_that_of_the_raw_runs():
+    """Every number of the printed table follows from results/demo."""
+    from gcr.experiments.tables import read_groups, table
+
+    readme = (ROOT / "README.md").read_text()
+    for row in table(read_groups(ROOT / "results/demo")):
+        line = next(line for line in readme.splitlines() if line.startswith(f"│ {row[0]} "))
+        assert [cell.strip() for cell in line.strip("│").split("│")] == row
