@@ -60,8 +60,3 @@ class LastLayerGradients:
         """[n, c * (f + 1)]: the vectors written out, for tests and small problems."""
         rows = torch.arange(len(self), device=self.features.device)
         return torch.einsum("nc,nf->ncf", self.right(rows), self.left(rows)).flatten(1)
-
-
-def gram(features: Tensor, residuals: Tensor) -> Tensor:
-    """All inner products of last-layer gradients: [n, f], [n, c] -> [n, n]."""
-    return (residuals @ residuals.T) * (features @ features.T + 1)

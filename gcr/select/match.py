@@ -32,7 +32,8 @@ def match(
 
     A class that is wholly kept keeps its weights: that matches exactly. Where matching ends before the budget because
     no row helps, the class is topped up by falling correlation with what is unmatched (lowest row on ties); such a
-    row keeps the weight it brought, or 1 if that was 0.
+    row keeps the weight it brought, or 1 if that was 0. Rows that are ``barred`` [n] count in the target but are not
+    chosen; enough others must be there.
     """
     everything = torch.arange(len(gradients), device=weights.device)
     groups = [everything] if labels is None else rows_by_class(labels)

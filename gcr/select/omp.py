@@ -159,9 +159,7 @@ class Pursuit:
         count, rows = self.count[some], self.rows[some, :width]
         used = torch.arange(width, device=rows.device) < count.unsqueeze(1)
         gram = self.gram[some, :, : self.n]
-        every = rows.unsqueeze(2).expand(-1, -1, self.n)
-        system = gram.gather(1, every).gather(2, rows.unsqueeze(1).expand(-1, width, -1))
-        system = only(system + self.ridge * torch.eye(width, dtype=system.dtype, device=system.device), used)
+        system = self._system(gram, rows, used)
         right = torch.where(used, self.correlation[some].gather(1, rows), 0.0)
         weights = -self.now[some, self.n : self.n + width]
         last = (count - 1).reshape(-1, 1, 1)
@@ -195,13 +193,18 @@ class Pursuit:
         self.paused[some] = False
         self.ended[some] = ~newest_stays
 
+    def _system(self, gram: Tensor, rows: Tensor, used: Tensor) -> Tensor:
+        """``G_SS + ridge I`` for the slots in use: [b, k, k]."""
+        k = rows.shape[1]
+        lines = gram.gather(1, rows.unsqueeze(2).expand(-1, -1, gram.shape[2]))
+        system = lines.gather(2, rows.unsqueeze(1).expand(-1, k, -1))
+        return only(system + self.ridge * torch.eye(k, dtype=system.dtype, device=system.device), used)
+
     def final_weights(self) -> Tensor:
         """The weights at their rows, solved once more without the rounding of many small changes: [b, n]."""
         rows = self.rows[:, : self.slots]
         used = torch.arange(self.slots, device=rows.device) < self.count.unsqueeze(1)
-        lines = self.gram[:, :, : self.n].gather(1, rows.unsqueeze(2).expand(-1, -1, self.n))
-        system = lines.gather(2, rows.unsqueeze(1).expand(-1, self.slots, -1))
-        system = only(system + self.ridge * torch.eye(self.slots, dtype=system.dtype, device=system.device), used)
+        system = self._system(self.gram, rows, used)
         right = torch.where(used, self.correlation.gather(1, rows), 0.0).unsqueeze(2)
         weights = torch.cholesky_solve(right, torch.linalg.cholesky(system)).squeeze(2)
         return torch.zeros_like(self.correlation).scatter_add(1, rows, torch.where(used, weights, 0.0))

@@ -3,7 +3,6 @@ import torch
 
 from gcr.select import GradApprox, LastLayerGradients, Pool
 from gcr.select.grad_approx import longest
-from gcr.select.gradients import gram
 
 
 def random_pool(n, n_classes=3, f=5, seed=0):
@@ -20,12 +19,6 @@ def long_vectors(features, residuals):
     """The last-layer gradients written out."""
     ones = torch.ones(len(features), 1, dtype=features.dtype)
     return torch.einsum("nc,nf->ncf", residuals, torch.cat([features, ones], 1)).flatten(1)
-
-
-def test_gram_equals_products_of_the_long_vectors():
-    pool = random_pool(9)
-    explicit = long_vectors(pool.features, pool.residuals)
-    torch.testing.assert_close(gram(pool.features, pool.residuals), explicit @ explicit.T)
 
 
 def test_last_layer_gradients_are_those_of_autograd():
