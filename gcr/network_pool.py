@@ -34,7 +34,8 @@ def collect(
 
     ``loss(logits, labels)`` gives one value per example; its derivative by the logits is the residual. Features are
     what enters ``last_layer``, by default the network's last ``nn.Linear``, whose output must be the logits. Inputs
-    are moved to the network's device; the pool is there too. The network is left as it was.
+    are moved to the network's device; the pool is there too. The network is left as it was. Where the layer has no
+    bias, give ``LastLayerGradients(…, bias=False)`` to selection.
     """
     if last_layer is None:
         linear = [module for module in net.modules() if isinstance(module, nn.Linear)]
@@ -42,25 +43,31 @@ def collect(
             raise BadInput("net has no nn.Linear; name the layer that makes the logits with last_layer=")
         last_layer = linear[-1]
     device = next(net.parameters()).device
-    entered: list[Tensor] = []
-    hook = last_layer.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0].detach()))
-    training = net.training
+    seen: list[tuple[Tensor, Tensor]] = []
+    hook = last_layer.register_forward_hook(
+        lambda _, inputs, output: seen.append((inputs[0].detach(), output.detach()))
+    )
+    modes = {module: module.training for module in net.modules()}
     columns: list[tuple[Tensor, Tensor, Tensor]] = []
     try:
         net.eval()
-        for inputs, labels in loader:
-            entered.clear()
-            labels = labels.to(device)
+        for batch in loader:
+            if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(b, Tensor) for b in batch):
+                raise BadInput("loader must give pairs of tensors, (inputs, labels)")
+            inputs, labels = batch[0].to(device), batch[1].to(device)
+            seen.clear()
             with torch.no_grad():
-                logits = net(inputs.to(device))
-            if len(entered) != 1 or entered[0].dim() != 2:
+                logits = net(inputs)
+            if len(seen) != 1 or seen[0][0].dim() != 2 or not torch.equal(seen[0][1], logits):
                 raise BadInput(
-                    "last_layer must see one [batch, features] input per pass; name the layer that makes the logits"
+                    "the output of last_layer must be the output of net; name the linear layer that makes the logits, "
+                    "and move what comes after it into the loss"
                 )
-            columns.append((labels, entered[0], _residuals(loss, logits, labels)))
+            columns.append((labels, seen[0][0], _residuals(loss, logits, labels)))
     finally:
         hook.remove()
-        net.train(training)
+        for module, mode in modes.items():
+            module.training = mode
     if not columns:
         raise BadInput("loader is empty; it must give batches of (inputs, labels)")
     labels, features, residuals = (torch.cat(column) for column in zip(*columns, strict=True))

@@ -40,6 +40,32 @@ def test_the_network_is_left_as_it_was():
     assert not net[-1]._forward_pre_hooks
 
 
+def test_modes_of_single_layers_are_kept():
+    net = make_net().train()
+    net[4].eval()
+    gcr.collect(net, batches())
+    assert net.training
+    assert not net[4].training
+
+
+class HeadFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head, self.body = nn.Linear(6, 3), nn.Linear(4, 6)
+
+    def forward(self, x):
+        return self.head(self.body(x.flatten(1)).relu())
+
+
+def test_a_layer_that_does_not_make_the_logits_is_refused():
+    net = HeadFirst()
+    with pytest.raises(BadInput, match="the output of last_layer must be the output of net"):
+        gcr.collect(net, batches())
+    assert gcr.collect(net, batches(), last_layer=net.head).features.shape == (8, 6)
+    with pytest.raises(BadInput, match="move what comes after it into the loss"):
+        gcr.collect(nn.Sequential(make_net(), nn.ReLU()), batches())
+
+
 def test_any_loss_with_one_value_per_example():
     net = make_net()
     pool = gcr.collect(net, batches(), loss=lambda logits, labels: 3 * logits[:, 0])
@@ -57,6 +83,7 @@ def test_from_loader_to_coreset():
     [
         (nn.Sequential(nn.Conv2d(1, 1, 1)), batches(), None, "net has no nn.Linear"),
         (make_net(), [], None, "loader is empty"),
+        (make_net(), [{"x": 1}], None, "loader must give pairs of tensors"),
         (make_net(), batches(), nn.functional.cross_entropy, 'use reduction="none"'),
     ],
 )

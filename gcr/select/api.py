@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -49,11 +50,13 @@ def select_coreset(
             raise BadInput(f"features and residuals must have equally many rows, got {len(left)} and {len(right)}")
         rows = LastLayerGradients(left, right, factors.bias)
     n = len(rows)
-    if isinstance(budget, bool) or int(budget) != budget or not 1 <= budget <= n:
+    if not _whole(budget) or not 1 <= budget <= n:
         raise BadInput(f"budget must be a whole number from 1 to {n}, the number of rows, got {budget}")
-    for name, value in (("ridge", ridge), ("tolerance", tolerance), ("replace", replace)):
-        if not 0 <= value < float("inf"):
-            raise BadInput(f"{name} must be >= 0 and finite, got {value}")
+    for name, value in (("ridge", ridge), ("tolerance", tolerance)):
+        if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise BadInput(f"{name} must be a number, >= 0 and finite, got {value}")
+    if not _whole(replace) or replace < 0:
+        raise BadInput(f"replace must be a whole number >= 0, got {replace}")
     groups = None if labels is None else _labels(labels, n, device)
     old = torch.ones(n, dtype=torch.float64, device=device) if weights is None else _weights(weights, n, device)
     chosen = match(rows, groups, old, int(budget), ridge, tolerance, int(replace))
@@ -64,8 +67,27 @@ def select_coreset(
     return Coreset(chosen.rows, new_weights, chosen.note)
 
 
+def _whole(value: Any) -> bool:
+    """Whether this is a whole number, of Python's or NumPy's kinds."""
+    try:
+        return not isinstance(value, bool) and operator.index(value) == value
+    except TypeError:
+        return False
+
+
+def _tensor(name: str, values: Any, device: torch.device) -> Tensor:
+    try:
+        return torch.as_tensor(values, device=device).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        if hasattr(values, "copy") and hasattr(values, "strides"):  # a NumPy view with steps that torch does not know
+            return torch.as_tensor(values.copy(), device=device)
+        raise BadInput(f"{name} must be an array of numbers ({error})") from None
+
+
 def _matrix(name: str, values: Any, device: torch.device) -> Tensor:
-    matrix = torch.as_tensor(values, device=device)
+    matrix = _tensor(name, values, device)
+    if matrix.is_complex():
+        raise BadInput(f"{name} must be real numbers, got {matrix.dtype}")
     if matrix.dim() != 2 or len(matrix) == 0:
         raise BadInput(f"{name} must be a matrix with at least one row, got shape {tuple(matrix.shape)}")
     if not matrix.is_floating_point():
@@ -78,7 +100,7 @@ def _matrix(name: str, values: Any, device: torch.device) -> Tensor:
 
 
 def _labels(values: Any, n: int, device: torch.device) -> Tensor:
-    labels = torch.as_tensor(values, device=device)
+    labels = _tensor("labels", values, device)
     if labels.shape != (n,):
         raise BadInput(f"labels must be one per row ({n}), got shape {tuple(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex():
@@ -87,7 +109,7 @@ def _labels(values: Any, n: int, device: torch.device) -> Tensor:
 
 
 def _weights(values: Any, n: int, device: torch.device) -> Tensor:
-    weights = torch.as_tensor(values, device=device).double()
+    weights = _tensor("weights", values, device).double()
     if weights.shape != (n,):
         raise BadInput(f"weights must be one per row ({n}), got shape {tuple(weights.shape)}")
     wrong = torch.nonzero(~((weights >= 0) & torch.isfinite(weights))).flatten()

@@ -6,8 +6,7 @@ one-hot labels y. With w the weights, p the pool's own weights (sum 1) and K the
 1:
 
 - inner problem: ``sum_i w_i |K_i a - y_i|^2 + ridge * tr(a^T K a)``. By the representer theorem a is zero off the
-chosen
-  rows S, and there ``a_S = (ridge / w + K_SS)^-1 y_S``;
+  chosen rows S, and there ``a_S = (ridge / w + K_SS)^-1 y_S``;
 - outer loss: ``L(w) = sum_j p_j |r_j|^2``, the squared residuals ``r = K_S a_S - y`` over the whole pool;
 - implicit gradient: ``dL/dw_i = -2 <(C P r)_i, r_i>`` with ``P = diag(p)`` and
   ``C = (K - K_S (ridge / w + K_SS)^-1 K_S^T) / ridge``, for chosen rows and, at weight 0, for all others.

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gcr.select.coreset import Coreset, Pool, rows_by_class
 from gcr.select.gradients import LastLayerGradients
+from gcr.settings import BadInput
 
 RANDOM_SUBSETS = 10
 
@@ -35,16 +36,20 @@ class Explanation:
     per_class: dict[int, int]  # rows of each class that occurs in the pool
 
 
-def explain(coreset: Coreset, pool: Pool) -> Explanation:
-    """Diagnose ``coreset``, chosen from ``pool``; the pool must have features and residuals."""
-    assert pool.features is not None
-    assert pool.residuals is not None
+def explain(coreset: Coreset, pool: Pool, by_class: bool = True) -> Explanation:
+    """Diagnose ``coreset``, chosen from ``pool``, which must have features and residuals.
+
+    Where it was chosen without labels, ``by_class=False`` measures the error over the whole pool.
+    """
+    if pool.features is None or pool.residuals is None:
+        raise BadInput("pool must have features and residuals to be explained; gcr.collect gives both")
     gradients = LastLayerGradients(pool.features, pool.residuals)
     old = pool.weights.double()
     rows = torch.as_tensor(coreset.rows, device=old.device)
     weights = torch.as_tensor(coreset.weights, device=old.device).double()
     new = torch.zeros_like(old).index_add(0, rows, weights)
-    classes = rows_by_class(pool.labels)
+    labels = pool.labels if by_class else torch.zeros_like(pool.labels)
+    classes = rows_by_class(labels)
     in_coreset = torch.zeros_like(old, dtype=torch.bool).index_fill(0, rows, True)
     counts = [int(in_coreset[members].sum()) for members in classes]
     generator = torch.Generator().manual_seed(0)
@@ -63,7 +68,7 @@ def explain(coreset: Coreset, pool: Pool) -> Explanation:
         smallest_weight=float(weights.min()),
         largest_weight=float(weights.max()),
         effective_size=float(weights.sum() ** 2 / weights.square().sum().clamp_min(1e-300)),
-        per_class={int(pool.labels[rows[0]]): n for rows, n in zip(classes, counts, strict=True)},
+        per_class={int(c): int(in_coreset[pool.labels == c].sum()) for c in torch.unique(pool.labels)},
     )
 
 

@@ -14,6 +14,7 @@ from gcr.select.coreset import Coreset, class_budgets, rows_by_class
 from gcr.select.gradients import LastLayerGradients
 from gcr.select.problems import Problems
 from gcr.select.refine import replace_rows
+from gcr.settings import BadInput
 
 BATCH_BYTES = 2**28  # of factors, or of Gram matrices, that are held at once
 
@@ -61,6 +62,10 @@ def match(
 
 def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, replace: int) -> tuple[Tensor, int, int]:
     """Weights [b, n], how many rows were topped up, and how many problems have no gradient at all."""
+    if not bool(torch.isfinite(problems.target()[1]).all()):
+        raise BadInput(
+            "gradients are too long: their inner products overflow; scale them down, and ridge by the square"
+        )
     solver = omp_factors if problems.gram is None else omp
     weights = solver.matching_pursuit(problems, shares, ridge, tolerance)
     if replace:
@@ -116,6 +121,7 @@ def _note(n: int, topped_up: int, without_gradient: int, by_class: bool) -> str:
     if topped_up:
         parts.append(f"{topped_up} of {n} rows topped up")
     if without_gradient:
-        what = f"{without_gradient} classes have" if by_class else "the pool has"
-        parts.append(f"{what} no gradient: rows taken in their order, as many from every class")
+        classes = "1 class has" if without_gradient == 1 else f"{without_gradient} classes have"
+        what = classes if by_class else "the pool has"
+        parts.append(f"{what} no gradient, and rows were taken in their order")
     return "; ".join(parts)

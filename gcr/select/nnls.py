@@ -13,16 +13,16 @@ from torch import Tensor
 
 def nonnegative_solution(
     system: Tensor, right: Tensor, used: Tensor, start: Tensor, solved: Tensor, floor: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The minimum over ``used`` slots: which of them are free (positive), and the weights [b, k].
+) -> Tensor:
+    """Which of the ``used`` slots are free (positive) at the minimum: [b, k] bool.
 
     ``system`` [b, k, k] and ``right`` [b, k] are A and c; ``start`` >= 0 is a feasible point, ``solved`` the solution
     without signs, ``floor`` [b] the slope below which a fixed slot stays fixed.
 
     >>> used, start, floor = torch.ones(1, 2).bool(), torch.zeros(1, 2).double(), torch.zeros(1)
     >>> A, c = torch.tensor([[[2., 1.], [1., 2.]]]).double(), torch.tensor([[3., 0.]]).double()
-    >>> nonnegative_solution(A, c, used, start, torch.tensor([[2., -1.]]).double(), floor)[1]
-    tensor([[1.5000, 0.0000]], dtype=torch.float64)
+    >>> nonnegative_solution(A, c, used, start, torch.tensor([[2., -1.]]).double(), floor)
+    tensor([[ True, False]])
     """
     free, current = used, start
     for _ in range(3 * used.shape[1] + 10):  # enough for any problem; a bound against rounding that never settles
@@ -42,7 +42,7 @@ def nonnegative_solution(
             free = free.scatter(1, back, free.gather(1, back) | returning)
         factor = torch.linalg.cholesky(only(system, free))
         solved = torch.cholesky_solve(torch.where(free, right, 0.0).unsqueeze(2), factor).squeeze(2)
-    return free, torch.where(free, solved, 0.0)
+    return free
 
 
 def only(system: Tensor, slots: Tensor) -> Tensor:

@@ -166,7 +166,7 @@ class Pursuit:
         newest = self.lines[some, :width, self.n : self.n + width].gather(1, last.expand(-1, 1, width)).squeeze(1)
         before = torch.where(used, weights - (newest * right).sum(1, keepdim=True) * newest, 0.0)
         before = before.scatter(1, last.squeeze(2), 0.0).clamp_min(0)  # the weights before the newest row came
-        free, _ = nonnegative_solution(system, right, used, before, weights, self.floor[some])
+        free = nonnegative_solution(system, right, used, before, weights, self.floor[some])
 
         newest_stays = free.gather(1, last.squeeze(2)).squeeze(1)
         order = to_front(free)
@@ -207,4 +207,5 @@ class Pursuit:
         system = self._system(self.gram, rows, used)
         right = torch.where(used, self.correlation.gather(1, rows), 0.0).unsqueeze(2)
         weights = torch.cholesky_solve(right, torch.linalg.cholesky(system)).squeeze(2)
-        return torch.zeros_like(self.correlation).scatter_add(1, rows, torch.where(used, weights, 0.0))
+        positive = torch.where(used, weights, 0.0).clamp_min(0)  # without a ridge, rounding may go below zero
+        return torch.zeros_like(self.correlation).scatter_add(1, rows, positive)

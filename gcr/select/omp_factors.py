@@ -40,7 +40,7 @@ def matching_pursuit(problems: Problems, budgets: Tensor, ridge: float, toleranc
         any_running, any_negative = torch.stack([running.any(), negative.any()]).tolist()
         if not any_running:
             support.refresh(width)  # the last word on the weights, without the rounding of many small updates
-            return support.spread(correlation)
+            return support.spread(correlation).clamp_min(0)
         if any_negative:
             some = torch.nonzero(negative).flatten()
             part = support.pick(some)
@@ -123,7 +123,7 @@ class Support:
         width = int(self.count.max())
         used, correlation = self.used(width), self.correlation[:, :width]
         system, solved = self.system[:, :width, :width], self.weights[:, :width]
-        free, _ = nonnegative_solution(system, correlation, used, start[:, :width], solved, floor)
+        free = nonnegative_solution(system, correlation, used, start[:, :width], solved, floor)
         order = to_front(free)
         lines = order.unsqueeze(2).expand(-1, -1, width)
         still = free.gather(1, order)

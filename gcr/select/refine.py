@@ -6,9 +6,8 @@ is unmatched then, with all weights solved anew. The exchange stays if it lowers
 positive. Rows change, the budget does not.
 
 Everything follows from ``P = (G_SS + ridge I)^-1``. Taking out slot s: ``P - p p^T / p_s`` with p its column. Putting
-in row j with products v: ``u = P v``, ``rest = |g_j|^2 + ridge - v u``, new weight ``correlation_j / rest``, ``P +
-[u; -1][u;
--1]^T / rest``.
+in row j with products v: ``u = P v``, ``rest = |g_j|^2 + ridge - v u``, its weight is ``correlation_j / rest``, and P
+becomes ``P + [u; -1][u; -1]^T / rest``. The greedy answer stays where the refined one is not lower in the end.
 """
 
 from __future__ import annotations
@@ -47,7 +46,16 @@ def replace_rows(problems: Problems, weights: Tensor, ridge: float, passes: int)
         if not bool(changed.any()):
             break
     _, slot_weights = _solve(problems, rows, used, correlation, ridge)  # without the rounding of many exchanges
-    return torch.zeros_like(weights).scatter_add(1, rows, torch.where(used, slot_weights, 0.0))
+    refined = torch.zeros_like(weights).scatter_add(1, rows, torch.where(used, slot_weights, 0.0))
+    better = _objective(problems, refined, ridge) < _objective(problems, weights, ridge)  # rounding has no say
+    return torch.where((better & ((slot_weights > 0) | ~used).all(1)).unsqueeze(1), refined, weights)
+
+
+def _objective(problems: Problems, weights: Tensor, ridge: float) -> Tensor:
+    """``L_sub`` of every problem, from the difference itself: [b]."""
+    rows = torch.arange(weights.shape[1], device=weights.device).expand_as(weights)
+    difference = problems.target_weights - weights
+    return (difference * problems.matched(rows, difference)).sum(1) + ridge * weights.square().sum(1)
 
 
 def _solve(problems: Problems, rows: Tensor, used: Tensor, correlation: Tensor, ridge: float) -> tuple[Tensor, Tensor]:

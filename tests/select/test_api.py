@@ -1,5 +1,8 @@
 """``gcr.select_coreset``: bad input, kinds of arrays, and properties that hold for every problem."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gcr
+import gcr.select.match as match
 from gcr.settings import BadInput
 
 
@@ -95,12 +99,19 @@ def test_top_up_is_said():
         ({"budget": 0}, "budget must be a whole number from 1 to 30, the number of rows, got 0"),
         ({"budget": 31}, "got 31"),
         ({"budget": 2.5}, "got 2.5"),
+        ({"budget": float("nan")}, "budget must be a whole number"),
+        ({"budget": None}, "budget must be a whole number"),
+        ({"budget": 2, "replace": 1.5}, "replace must be a whole number"),
+        ({"budget": 2, "ridge": "much"}, "ridge must be a number"),
+        ({"budget": 2, "labels": ["a"] * 30}, "labels must be an array of numbers"),
+        ({"gradients": np.ones((3, 2)) * 1j, "budget": 1}, "gradients must be real numbers"),
+        ({"gradients": np.full((3, 2), 1e160), "budget": 1}, "scale them down"),
         ({"budget": 2, "weights": -np.ones(30)}, "weights must be >= 0 and finite, got -1.0 in row 0"),
         ({"budget": 2, "weights": np.ones(3)}, "weights must be one per row (30), got shape (3,)"),
         ({"budget": 2, "labels": np.zeros(29, int)}, "labels must be one per row (30), got shape (29,)"),
         ({"budget": 2, "labels": np.zeros(30)}, "labels must be whole numbers"),
-        ({"budget": 2, "ridge": -1.0}, "ridge must be >= 0 and finite, got -1.0"),
-        ({"budget": 2, "tolerance": float("nan")}, "tolerance must be >= 0 and finite"),
+        ({"budget": 2, "ridge": -1.0}, "ridge must be a number, >= 0 and finite, got -1.0"),
+        ({"budget": 2, "tolerance": float("nan")}, "tolerance must be a number, >= 0 and finite"),
         (
             {"gradients": gcr.LastLayerGradients(np.zeros((3, 2)), np.zeros((4, 2))), "budget": 1},
             "features and residuals must have equally many rows, got 3 and 4",
@@ -164,13 +175,49 @@ def test_a_budget_for_all_leaves_the_ridge_only(problem):
     assert objective(rows, old, chosen, ridge) <= ridge * np.sum(chosen.weights**2) * (1 + 1e-9) + 1e-9
 
 
-def test_a_large_pool_without_labels_needs_no_gram_matrix():
-    """n = 3,000 with 10 features goes the implicit way; the answer equals the dense one."""
+def test_gram_matrices_and_factors_give_the_same_answer(monkeypatch):
+    """Classes of 60 rows and 34 numbers go by Gram matrix; without room for one, by their factors."""
     rng = np.random.default_rng(0)
-    factors = gcr.LastLayerGradients(rng.random((3000, 10)), rng.normal(size=(3000, 3)))
-    long = np.einsum("nc,nf->ncf", factors.residuals, np.hstack([factors.features, np.ones((3000, 1))])).reshape(
-        3000, -1
-    )
-    ours, theirs = gcr.select_coreset(factors, 20), gcr.select_coreset(long, 20)
-    assert ours.rows.tolist() == theirs.rows.tolist()
-    np.testing.assert_allclose(ours.weights, theirs.weights, rtol=1e-7)
+    factors, labels = gcr.LastLayerGradients(rng.random((180, 33)), rng.normal(size=(180, 3))), np.arange(180) % 3
+    used = []
+    for name in ("omp", "omp_factors"):
+        solver = getattr(match, name)
+        monkeypatch.setattr(match, name, SimpleNamespace(matching_pursuit=partial(spy, used, name, solver)))
+    by_gram = gcr.select_coreset(factors, 40, labels=labels)
+    monkeypatch.setattr(match, "BATCH_BYTES", 0)
+    by_factors = gcr.select_coreset(factors, 40, labels=labels)
+    assert used == ["omp"] + ["omp_factors"] * 3
+    assert by_gram.rows.tolist() == by_factors.rows.tolist()
+    np.testing.assert_allclose(by_gram.weights, by_factors.weights, rtol=1e-7)
+
+
+def spy(used, name, solver, *arguments):
+    used.append(name)
+    return solver.matching_pursuit(*arguments)
+
+
+def test_the_budget_is_spent_where_rounding_bites():
+    """Nearly no ridge and an early stop: weights may round below zero, and their places must be filled."""
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        rows = rng.normal(size=(41, 3)) @ rng.normal(size=(3, 27))
+        chosen = gcr.select_coreset(rows, 40, labels=np.arange(41) % 3, ridge=1e-15, tolerance=1.0 if seed % 2 else 0.0)
+        assert len(chosen.rows) == 40
+        assert (chosen.weights > 0).all()
+
+
+def test_replacement_never_raises_the_objective_even_nearly_without_ridge():
+    for seed in range(100):
+        rows = random_rows(30, 12, seed)
+        plain, refined = (gcr.select_coreset(rows, 10, ridge=1e-9, replace=r) for r in (0, 3))
+        assert objective(rows, np.ones(30), refined, 1e-9) <= objective(rows, np.ones(30), plain, 1e-9) * (1 + 1e-6)
+
+
+def test_a_numpy_view_backwards():
+    rows = random_rows()
+    assert gcr.select_coreset(rows[::-1], 5).rows.tolist() == gcr.select_coreset(rows[::-1].copy(), 5).rows.tolist()
+
+
+def test_gradients_that_carry_a_graph():
+    chosen = gcr.select_coreset(torch.rand(9, 3, requires_grad=True), 4)
+    assert not chosen.weights.requires_grad

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from gcr.select import Coreset, GradApprox, Pool, explain
+from gcr.settings import BadInput
 
 
 def pool(seed=0):
@@ -32,3 +33,16 @@ def test_everything_kept_has_no_error():
 
 def test_grad_approx_beats_chance():
     assert explain(GradApprox()(pool(), 15, torch.zeros(60)), pool()).relative_to_uniform < 0.5
+
+
+def test_without_classes_the_error_is_that_of_the_whole_pool():
+    made = Pool(torch.tensor([0, 1]), torch.ones(2), torch.zeros(2, 1), torch.tensor([[1.0], [1.0]]))
+    chosen = Coreset(torch.tensor([0]), torch.tensor([2.0]))
+    assert explain(chosen, made, by_class=False).gradient_error == pytest.approx(0)
+    assert explain(chosen, made).gradient_error == pytest.approx(2**0.5)
+    assert explain(chosen, made, by_class=False).per_class == {0: 1, 1: 0}
+
+
+def test_a_pool_without_gradients_is_refused():
+    with pytest.raises(BadInput, match="features and residuals"):
+        explain(Coreset(torch.tensor([0]), torch.ones(1)), Pool(torch.tensor([0]), torch.ones(1)))

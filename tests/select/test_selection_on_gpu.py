@@ -39,9 +39,10 @@ def test_options_of_grad_approx(settings):
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_matching_agrees_on_random_problems(seed):
+@pytest.mark.parametrize("width", [12, 64])  # by factors, and by Gram matrix with captured rounds
+def test_matching_agrees_on_random_problems(seed, width):
     g = torch.Generator().manual_seed(seed)
-    rows = torch.randn(60, 12, generator=g, dtype=torch.float64) + 0.3 * (seed % 2)
+    rows = torch.randn(60, width, generator=g, dtype=torch.float64) + 0.3 * (seed % 2)
     ours, theirs = gcr.select_coreset(rows, 20), gcr.select_coreset(rows.cuda(), 20)
     assert ours.rows.tolist() == theirs.rows.tolist()
     torch.testing.assert_close(ours.weights, theirs.weights.cpu(), rtol=1e-7, atol=1e-9)
