@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import gcr
 from gcr.settings import BadInput
 
 if TYPE_CHECKING:
-    from gcr.experiments.engine import Event, Job
     from gcr.experiments.experiment import Experiment
 
 app = typer.Typer(
@@ -213,6 +211,7 @@ def _train_and_show(
     from gcr.experiments.report import needs_of_report, write_report
     from gcr.experiments.run_folder import RunFolder
     from gcr.experiments.tables import group_runs
+    from gcr.progress import RunProgress
     from gcr.scenarios import entry
 
     if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", name):
@@ -234,7 +233,7 @@ def _train_and_show(
     failed = 0
     if waiting:
         try:
-            with RunProgress(waiting) as progress:
+            with RunProgress(waiting, err) as progress:
                 failed = run_all(waiting, progress.listen, device, processes, threads)
         except KeyboardInterrupt:
             err.print("interrupted: finished runs are kept; the same command trains the rest", style="red")
@@ -246,54 +245,6 @@ def _train_and_show(
         page = write_report(groups, folder / "report.html", title)
         out.print(f"report: {page}", highlight=False, soft_wrap=True)
     return 1 if failed else 0
-
-
-class RunProgress:
-    """One bar over the steps of all runs on a terminal, nothing elsewhere; failures are always said."""
-
-    def __init__(self, jobs: list[Job]) -> None:
-        self.jobs, self.done, self.ended = jobs, [0] * len(jobs), 0
-        self.totals: dict[int, int] = {}
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("steps, {task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=err,
-            disable=not err.is_terminal,
-            transient=True,
-        )
-        self.task = self.bar.add_task("starting", total=None, rate="…")
-
-    def __enter__(self) -> RunProgress:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def listen(self, event: Event) -> None:
-        experiment = self.jobs[event.job].experiment
-        who = f"{experiment.label} seed {experiment.seed}"
-        if event.epoch is not None:
-            self.done[event.job], self.totals[event.job] = event.epoch.steps, event.epoch.total_steps
-        else:
-            self.ended += 1
-        if event.error is not None:
-            err.print(f"failed: {who}: {event.error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        elif event.accuracy is not None and err.is_terminal:
-            err.print(f"{who}: class-IL {event.accuracy:.2f}", highlight=False)
-        known = sum(self.totals.values())
-        total = known * len(self.jobs) / max(len(self.totals), 1)  # runs not started yet count as the average
-        speed = self.bar.tasks[0].speed
-        self.bar.update(
-            self.task,
-            description=f"{self.ended}/{len(self.jobs)} runs, {who}",
-            completed=sum(self.done),
-            total=round(total),
-            rate=f"{speed:.0f}/s" if speed else "…",
-        )
 
 
 def _print_table(groups: list[Any]) -> None:

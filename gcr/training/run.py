@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -59,54 +60,49 @@ def train(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Outcome:
     """Train one run from beginning to end. On a CPU, equal arguments (``threads`` among them) give equal bits."""
+    device = torch.device(device)
+    with _cpu_threads(threads):
+        started = time.perf_counter()
+        scenario = scenario.to(device)
+        if not method.replays:
+            policy = None
+        state = RunState.fresh(scenario, model, policy, training, seed, device)
+        stages, first_stages = stages_of(scenario, method)
+        total_steps = sum(steps_of(len(rows), training.batch) for rows in stages) * training.epochs
+        for stage, rows in enumerate(stages):
+            for epoch in range(training.epochs):
+                began = time.perf_counter()
+                run_epoch(state, scenario, method, policy, training, rows, (seed, stage, epoch))
+                # The host waits here, once an epoch.
+                loss, right = float(state.loss_sum) / len(rows), int(state.correct)
+                seconds = time.perf_counter() - began
+                if not math.isfinite(loss):
+                    raise Diverged(f"the loss is {loss} in task {stage + 1}, epoch {epoch + 1}; try a smaller lr")
+                on_epoch(Epoch(stage, epoch, state.steps, total_steps, loss, 100 * right / len(rows), seconds))
+            if not all(torch.isfinite(p).all() for p in state.net.parameters()):
+                raise Diverged(f"weights of the network are no numbers after task {stage + 1}; try a smaller lr")
+            if policy is not None and policy.selects and state.memory is not None:
+                state.selections.append(reselect(state.memory, policy, method, state.net, scenario, (seed, stage)))
+            class_il, task_il = evaluate(state.net, scenario)
+            state.class_il.append(class_il)
+            state.task_il.append(task_il)
+        return Outcome(
+            state=state,
+            class_il=_summary(state.class_il, first_stages),
+            task_il=_summary(state.task_il, first_stages),
+            seconds=time.perf_counter() - started,
+            steps=state.steps,
+        )
+
+
+@contextmanager
+def _cpu_threads(number: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(number)
     try:
-        return _train(scenario, model, method, policy, training, seed, torch.device(device), on_epoch)
+        yield
     finally:
         torch.set_num_threads(before)
-
-
-def _train(
-    scenario: Scenario,
-    model: str,
-    method: Method,
-    policy: Policy | None,
-    training: Training,
-    seed: int,
-    device: torch.device,
-    on_epoch: Callable[[Epoch], None],
-) -> Outcome:
-    started = time.perf_counter()
-    scenario = scenario.to(device)
-    if not method.replays:
-        policy = None
-    state = RunState.fresh(scenario, model, policy, training, seed, device)
-    stages, first_stages = stages_of(scenario, method)
-    total_steps = sum(steps_of(len(rows), training.batch) for rows in stages) * training.epochs
-    for stage, rows in enumerate(stages):
-        for epoch in range(training.epochs):
-            began = time.perf_counter()
-            run_epoch(state, scenario, method, policy, training, rows, (seed, stage, epoch))
-            loss, right = float(state.loss_sum) / len(rows), int(state.correct)  # the host waits here, once an epoch
-            seconds = time.perf_counter() - began
-            if not math.isfinite(loss):
-                raise Diverged(f"the loss is {loss} in task {stage + 1}, epoch {epoch + 1}; try a smaller lr")
-            on_epoch(Epoch(stage, epoch, state.steps, total_steps, loss, 100 * right / len(rows), seconds))
-        if not all(torch.isfinite(p).all() for p in state.net.parameters()):
-            raise Diverged(f"weights of the network are no numbers after task {stage + 1}; try a smaller lr")
-        if policy is not None and policy.selects and state.memory is not None:
-            state.selections.append(reselect(state.memory, policy, method, state.net, scenario, (seed, stage)))
-        class_il, task_il = evaluate(state.net, scenario)
-        state.class_il.append(class_il)
-        state.task_il.append(task_il)
-    return Outcome(
-        state=state,
-        class_il=_summary(state.class_il, first_stages),
-        task_il=_summary(state.task_il, first_stages),
-        seconds=time.perf_counter() - started,
-        steps=state.steps,
-    )
 
 
 def run_epoch(

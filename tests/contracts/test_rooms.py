@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 ORDER = [
     "settings",
     "select",
-    "collect",
+    "network_pool",
     "memory",
     "augment",
     "models",
@@ -19,6 +19,7 @@ ORDER = [
     "scenarios",
     "training",
     "experiments",
+    "progress",
     "cli",
 ]
 FILES = sorted((ROOT / "gcr").rglob("*.py"))
