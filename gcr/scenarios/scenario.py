@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -41,6 +42,7 @@ class Scenario:
         channels, height, width = self.train.pixels.shape[1:]
         return channels, height, width
 
+    @cached_property  # a training step looks it up
     def task_of_class(self) -> Tensor:
         """[classes] -> the task that brings each class."""
         tasks = torch.zeros(self.n_classes, dtype=torch.int64, device=self.train.labels.device)

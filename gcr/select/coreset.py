@@ -6,6 +6,7 @@ state and never sees a network; it names the columns of the pool that it needs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -82,3 +83,12 @@ def rows_by_class(labels: Tensor) -> list[Tensor]:
     """
     counts = torch.unique(labels, return_counts=True)[1]
     return list(torch.tensor_split(labels.argsort(stable=True), counts.cumsum(0)[:-1].cpu()))
+
+
+def choose_per_class(pool: Pool, budget: int, choose: Callable[[Tensor, int], Tensor]) -> Coreset:
+    """Share the budget equally and take ``choose(rows of a class, its share)``, positions within them; unit weights."""
+    classes = rows_by_class(pool.labels)
+    budgets = class_budgets([len(rows) for rows in classes], budget)
+    chosen = [rows[choose(rows, share)] for rows, share in zip(classes, budgets, strict=True)]
+    rows = torch.cat(chosen).sort().values
+    return Coreset(rows, torch.ones_like(pool.weights[rows]))

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcr.select.coreset import Coreset, Pool, class_budgets, rows_by_class
+from gcr.select.coreset import Coreset, Pool, choose_per_class
 from gcr.settings import Settings
 
 
@@ -33,12 +33,9 @@ class KCentre(Settings):
     needs: ClassVar[frozenset[str]] = frozenset({"features"})
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
-        assert pool.features is not None
-        classes = rows_by_class(pool.labels)
-        budgets = class_budgets([len(rows) for rows in classes], budget)
-        chosen = [rows[farthest_first(pool.features[rows], k)] for rows, k in zip(classes, budgets, strict=True)]
-        rows = torch.cat(chosen).sort().values
-        return Coreset(rows, torch.ones_like(pool.weights[rows]))
+        features = pool.features
+        assert features is not None
+        return choose_per_class(pool, budget, lambda rows, k: farthest_first(features[rows], k))
 
 
 def farthest_first(features: Tensor, picks: int) -> Tensor:

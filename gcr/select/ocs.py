@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from gcr.select.coreset import Coreset, Pool, class_budgets, rows_by_class
+from gcr.select.coreset import Coreset, Pool, choose_per_class
 from gcr.settings import Settings, setting
 
 
@@ -54,14 +54,7 @@ class Ocs(Settings):
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
         similarity, diversity, affinity = criteria(pool)
         score = self.similarity * similarity + self.diversity * diversity + self.affinity * affinity
-        classes = rows_by_class(pool.labels)
-        budgets = class_budgets([len(rows) for rows in classes], budget)
-        chosen = [
-            rows[score[rows].argsort(descending=True, stable=True)[:k]]
-            for rows, k in zip(classes, budgets, strict=True)
-        ]
-        rows = torch.cat(chosen).sort().values
-        return Coreset(rows, torch.ones_like(pool.weights[rows]))
+        return choose_per_class(pool, budget, lambda rows, k: score[rows].argsort(descending=True, stable=True)[:k])
 
 
 def criteria(pool: Pool) -> tuple[Tensor, Tensor, Tensor]:

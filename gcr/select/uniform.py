@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcr.select.coreset import Coreset, Pool, class_budgets, rows_by_class
+from gcr.select.coreset import Coreset, Pool, choose_per_class
 from gcr.settings import Settings
 
 
@@ -44,8 +44,4 @@ class ClassBalanced(Settings):
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
-        classes = rows_by_class(pool.labels)
-        budgets = class_budgets([len(rows) for rows in classes], budget)
-        chosen = [rows[draws[rows].argsort(stable=True)[:k]] for rows, k in zip(classes, budgets, strict=True)]
-        rows = torch.cat(chosen).sort().values
-        return Coreset(rows, torch.ones_like(pool.weights[rows]))
+        return choose_per_class(pool, budget, lambda rows, k: draws[rows].argsort(stable=True)[:k])

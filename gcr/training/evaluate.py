@@ -15,7 +15,7 @@ from gcr.scenarios import Scenario
 def evaluate(net: Network, scenario: Scenario, batch: int = 1000) -> tuple[list[float], list[float]]:
     """Class-IL and task-IL accuracy on each task. Task-IL masks the head to the classes of the example's task."""
     net.eval()
-    task_of_class = scenario.task_of_class()
+    task_of_class = scenario.task_of_class
     n_tasks = len(scenario.tasks)
     totals = torch.zeros(3, n_tasks, dtype=torch.float64, device=task_of_class.device)
     for start in range(0, len(scenario.test.labels), batch):

@@ -147,7 +147,7 @@ def stages_of(scenario: Scenario, method: Method) -> tuple[list[Tensor], list[in
     labels = scenario.train.labels
     if method.sees_all_tasks:
         return [torch.arange(len(labels), device=labels.device)], [0] * len(scenario.tasks)
-    task_of_row = scenario.task_of_class()[labels]
+    task_of_row = scenario.task_of_class[labels]
     stages = [torch.nonzero(task_of_row == task).flatten() for task in range(len(scenario.tasks))]
     return stages, list(range(len(stages)))
 

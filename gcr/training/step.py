@@ -67,7 +67,7 @@ def train_step(state: RunState, scenario: Scenario, method: Method, policy: Poli
     state.loss_sum += loss.detach() * len(labels)
     state.correct += right.sum()
     if policy is not None and state.memory is not None:
-        offered = {"image": images, "label": labels, "logits": logits, "task": scenario.task_of_class()[labels]}
+        offered = {"image": images, "label": labels, "logits": logits, "task": scenario.task_of_class[labels]}
         if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay
             right = right | (state.memory.kept + state.memory.pooled == 0)
         state.memory.offer(offered, draws.reservoir, right if policy.admit == "correct" else None)

@@ -23,7 +23,7 @@ def test_split_is_fixed_and_stratified():
 def test_five_tasks_of_two_classes():
     s = load("seq-digits")
     assert s.tasks == ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
-    assert s.task_of_class().tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert s.task_of_class.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
 def test_normalisation_is_that_of_the_training_images():
