@@ -20,7 +20,7 @@ from gcr import scenarios
 from gcr.experiments.experiment import Experiment
 from gcr.experiments.run_folder import RunFolder
 from gcr.settings import BadInput
-from gcr.training import Diverged, Epoch, train
+from gcr.training import Diverged, Epoch, How, train
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,7 @@ def run_one(job: Job, device: str, threads: int, on_epoch: Callable[[Epoch], Non
         policy=experiment.memory,
         training=experiment.training,
         seed=experiment.seed,
-        device=device,
-        threads=threads,
+        how=How(device=device, threads=threads),
         on_epoch=each_epoch,
     )
     result = {

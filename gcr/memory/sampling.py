@@ -25,8 +25,8 @@ class Coin:
 
     @staticmethod
     def rows(memory: Memory, draws: Tensor, size: int) -> Tensor:
-        """[size, 2] uniforms (coin, index) -> [size] rows of memory. An empty side gives way to the other."""
-        coin, index = draws.unbind(1)
+        """[..., size, 2] uniforms (coin, index) -> [..., size] rows of memory. An empty side gives way to the other."""
+        coin, index = draws.unbind(-1)
         tails = coin * memory.seen < memory.seen_since
         from_pool = (memory.pooled > 0) & (tails | (memory.kept == 0))
         count = torch.where(from_pool, memory.pooled, memory.kept)
@@ -47,23 +47,23 @@ class Split:
 
     @staticmethod
     def rows(memory: Memory, draws: Tensor, size: int) -> Tensor:
-        """One uniform per row of memory -> [size] rows."""
+        """One uniform per row of memory, [..., capacity + candidates] -> [..., size] rows."""
         place = torch.arange(size, device=draws.device)
-        kept_order = _shuffled(draws[: memory.capacity], memory.kept)
+        kept_order = _shuffled(draws[..., : memory.capacity], memory.kept)
         if not memory.candidates:
-            return kept_order[place % memory.kept.clamp_min(1)]
+            return kept_order[..., place % memory.kept.clamp_min(1)]
         parts = memory.updates + 1
         usable = memory.pooled.minimum((memory.capacity + parts - 1) // parts)
-        pool_order = memory.capacity + _shuffled(draws[memory.capacity :], usable)
+        pool_order = memory.capacity + _shuffled(draws[..., memory.capacity :], usable)
         share = size * memory.seen_since // memory.seen.clamp_min(1)
         share = torch.where(usable == 0, 0, torch.where(memory.kept == 0, size, share))
-        from_kept = kept_order[(place - share).clamp_min(0) % memory.kept.clamp_min(1)]
-        return torch.where(place < share, pool_order[place % usable.clamp_min(1)], from_kept)
+        from_kept = kept_order[..., (place - share).clamp_min(0) % memory.kept.clamp_min(1)]
+        return torch.where(place < share, pool_order[..., place % usable.clamp_min(1)], from_kept)
 
 
 def _shuffled(draws: Tensor, count: Tensor) -> Tensor:
     """The first ``count`` positions in random order, the unused ones behind them."""
-    used = torch.arange(len(draws), device=draws.device) < count
+    used = torch.arange(draws.shape[-1], device=draws.device) < count
     return torch.where(used, draws, 2.0).argsort()
 
 

@@ -32,11 +32,11 @@ class Der(Settings):
         return (("weak",),)
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
-        logits = net(new.images)
+        outputs = net.each(new.images, *(old.images for old in replay))
+        logits = outputs[0].logits
         value = F.cross_entropy(logits, new.labels)
         if replay:
-            old = replay[0]
-            value = value + self.alpha * weighted_mean(distillation(net(old.images), old.logits), old.weights)
+            value = value + self.alpha * _distil(outputs[1].logits, replay[0])
         return Loss(value, logits.detach())
 
     def residual(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -55,11 +55,18 @@ class DerPlusPlus(Der):
         return (("weak",), ("weak",))
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
-        value, logits = super().loss(net, new, replay)
+        outputs = net.each(new.images, *(old.images for old in replay))
+        logits = outputs[0].logits
+        value = F.cross_entropy(logits, new.labels)
         if replay:
-            old = replay[1]
-            value = value + self.beta * weighted_mean(label_loss(net(old.images), old.labels), old.weights)
-        return Loss(value, logits)
+            distil, label = replay
+            value = value + self.alpha * _distil(outputs[1].logits, distil)
+            value = value + self.beta * weighted_mean(label_loss(outputs[2].logits, label.labels), label.weights)
+        return Loss(value, logits.detach())
 
     def residual(self, logits: Tensor, batch: Batch) -> Tensor:
         return super().residual(logits, batch) + self.beta * label_residual(logits, batch.labels)
+
+
+def _distil(logits: Tensor, old: Batch) -> Tensor:
+    return weighted_mean(distillation(logits, old.logits), old.weights)

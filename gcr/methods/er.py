@@ -45,7 +45,7 @@ class Er(Settings):
             logits, old_logits = net(torch.cat([new.images, old.images])).split([b, r])
             new_share, old_share = b / (b + r), r / (b + r)
         else:
-            logits, old_logits = net(new.images), net(old.images)
+            logits, old_logits = (output.logits for output in net.each(new.images, old.images))
             new_share, old_share = 1.0, 1.0
         new_term = new_share * F.cross_entropy(logits, new.labels)
         old_term = old_share * weighted_mean(label_loss(old_logits, old.labels), old.weights)

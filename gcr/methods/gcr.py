@@ -57,25 +57,23 @@ class Gcr(Settings):
         return (*weak, ("strong", "strong")) if self.gamma > 0 else weak
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
-        logits = net(new.images)
+        weak, strong = [old.images for old in replay[:2]], [torch.cat(old.views) for old in replay[2:]]
+        outputs = net.each(new.images, *weak, *strong)
+        logits = outputs[0].logits
         value = F.cross_entropy(logits, new.labels)
         if replay:
             distil, label, *contrast = replay
-            value = value + self.alpha * self._mean(distillation(net(distil.images), distil.logits), distil.weights)
-            value = value + self.beta * self._mean(label_loss(net(label.images), label.labels), label.weights)
-            for batch in contrast:
-                value = value + self.gamma * self._mean(self._contrast(net, batch), batch.weights)
+            value = value + self.alpha * self._mean(distillation(outputs[1].logits, distil.logits), distil)
+            value = value + self.beta * self._mean(label_loss(outputs[2].logits, label.labels), label)
+            for batch, output in zip(contrast, outputs[3:], strict=True):
+                first, second = (output.logits if self.contrast == "logits" else output.features.float()).chunk(2)
+                contrasted = supervised_contrast(first, second, batch.labels, self.temperature)
+                value = value + self.gamma * self._mean(contrasted, batch)
         return Loss(value, logits.detach())
 
     def residual(self, logits: Tensor, batch: Batch) -> Tensor:
         by_distillation = distillation_residual(logits, batch.logits)
         return self.alpha * by_distillation + self.beta * label_residual(logits, batch.labels)
 
-    def _mean(self, values: Tensor, weights: Tensor) -> Tensor:
-        return weighted_mean(values, weights) if self.normalise == "weights" else (weights * values).mean()
-
-    def _contrast(self, net: Network, batch: Batch) -> Tensor:
-        both = torch.cat(batch.views)
-        embedded = net(both) if self.contrast == "logits" else net.features(both)
-        first, second = embedded.chunk(2)
-        return supervised_contrast(first, second, batch.labels, self.temperature)
+    def _mean(self, values: Tensor, batch: Batch) -> Tensor:
+        return weighted_mean(values, batch.weights) if self.normalise == "weights" else (batch.weights * values).mean()

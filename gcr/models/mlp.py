@@ -7,10 +7,11 @@ import math
 from torch import nn
 
 from gcr.models.network import Network
+from gcr.models.norm import Trunk
 
 
 def mlp(image_shape: tuple[int, int, int], n_classes: int, width: int = 100) -> Network:
-    trunk = nn.Sequential(
+    trunk = Trunk(
         nn.Flatten(),
         nn.Linear(math.prod(image_shape), width),
         nn.ReLU(),

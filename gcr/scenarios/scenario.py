@@ -13,13 +13,15 @@ from gcr.augment import Views
 
 @dataclass(frozen=True)
 class Images:
-    """A resident data set: uint8 pixels and labels."""
+    """uint8 pixels and labels. Pixels that do not fit on a device (``resident=False``) stay on the host."""
 
     pixels: Tensor  # [n, c, h, w] uint8
     labels: Tensor  # [n] int64
+    resident: bool = True
 
     def to(self, device: torch.device | str) -> Images:
-        return Images(self.pixels.to(device), self.labels.to(device))
+        pixels = self.pixels.to(device) if self.resident else self.pixels
+        return Images(pixels, self.labels.to(device), self.resident)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gcr.cuda_graph import capture
 from gcr.select.nnls import nonnegative_solution, only, to_front
 from gcr.select.problems import GAIN, SINGULAR, Problems
 
@@ -146,12 +147,11 @@ class Pursuit:
 
     def captured(self) -> Callable[[], None]:
         """A few rounds over all slots as a CUDA graph: one launch in place of some hundreds."""
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
+        def rounds() -> None:
             for _ in range(ROUNDS_UNSEEN):
                 self.round(self.slots)
-        return graph.replay
+
+        return capture(rounds).replay
 
     def repair(self, some: Tensor) -> None:
         """Solve the problems ``some`` with signs, drop the rows whose weight is zero, and rebuild what follows."""

@@ -3,11 +3,16 @@
 Each field has a stream of its own, so that methods with different needs still see the same order of examples and the
 same views on equal seeds, and so that CPU and GPU, a fresh and a resumed run see the same draws. NumPy makes them
 because its streams are the same with every version of torch.
+
+The draws of an epoch lie on the device at fixed addresses, a line per step, and a step finds its line by a counter on
+the device: a captured step needs nothing from the host.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,51 +24,99 @@ from gcr.augment import DRAWS
 
 @dataclass(frozen=True)
 class ReplayDraws:
-    rows: Tensor  # [steps, *shape the sampler asks for]
-    views: tuple[Tensor, ...]  # each [steps, size, DRAWS[kind]]
+    rows: Tensor  # [*shape the sampler asks for]
+    views: tuple[Tensor, ...]  # each [size, DRAWS[kind]]
 
 
 @dataclass(frozen=True)
-class EpochDraws:
-    order: Tensor  # [n] int64: a permutation of the stage's examples
-    views: Tensor  # [n, DRAWS["weak"]]
-    reservoir: Tensor  # [n] float64: fine enough for millions of examples
+class StepDraws:
+    """The draws of one step, and the rows of the training set they go with."""
+
+    rows: Tensor  # [b]
+    views: Tensor  # [b, weak draws]
+    reservoir: Tensor  # [b] float64: fine enough for millions of examples
     replays: tuple[ReplayDraws, ...]
 
 
-def epoch_draws(
-    key: tuple[int, int, int],
-    n_examples: int,
-    n_steps: int,
-    sampler_shape: tuple[int, ...],
-    replay_size: int,
-    replays: tuple[tuple[str, ...], ...],
-    device: torch.device | str,
-) -> EpochDraws:
-    """``key`` is (seed, stage, epoch); the rest are the shapes."""
+@dataclass(frozen=True)
+class DrawPlan:
+    """What a step draws: new examples, and for every replay minibatch the sampler's uniforms and those of its views."""
 
-    def uniform(field: str, *shape: int, dtype: type = np.float32) -> Tensor:
-        return torch.from_numpy(_stream(key, field).random(shape, dtype=dtype)).to(device)
+    batch: int
+    sampler_shape: tuple[int, ...]
+    replay_size: int
+    replays: tuple[tuple[str, ...], ...]  # kinds of view
 
-    return EpochDraws(
-        order=torch.from_numpy(_stream(key, "order").permutation(n_examples)).to(device),
-        views=uniform("views", n_examples, DRAWS["weak"]),
-        reservoir=uniform("reservoir", n_examples, dtype=np.float64),
-        replays=tuple(
-            ReplayDraws(
-                rows=uniform(f"replay {i}", n_steps, *sampler_shape),
-                views=tuple(
-                    uniform(f"replay {i} view {v}", n_steps, replay_size, DRAWS[kind]) for v, kind in enumerate(kinds)
-                ),
-            )
-            for i, kinds in enumerate(replays)
-        ),
-    )
+    def replay_fields(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name and shape, for one step, of every uniform that replay takes."""
+        for i, kinds in enumerate(self.replays):
+            yield f"replay {i}", self.sampler_shape
+            for v, kind in enumerate(kinds):
+                yield f"replay {i} view {v}", (self.replay_size, DRAWS[kind])
+
+    @property
+    def width(self) -> int:
+        """Uniforms of a step."""
+        return self.batch * DRAWS["weak"] + sum(math.prod(shape) for _, shape in self.replay_fields())
+
+
+class EpochDraws:
+    def __init__(self, plan: DrawPlan, most_steps: int, device: torch.device) -> None:
+        self.plan = plan
+        self.host_rows = np.empty((0, plan.batch), np.int64)
+        self.rows = torch.zeros((most_steps, plan.batch), dtype=torch.int64, device=device)
+        self.reservoir = torch.zeros((most_steps, plan.batch), dtype=torch.float64, device=device)
+        self.uniforms = torch.zeros((most_steps, plan.width), device=device)
+
+    def fill(self, key: tuple[int, int, int], stage_rows: Tensor, n_steps: int) -> None:
+        """Make the draws of an epoch over ``stage_rows``; ``key`` is (seed, stage, epoch)."""
+        plan, n = self.plan, len(stage_rows)
+        rows = np.zeros((n_steps, plan.batch), np.int64)
+        order = stage_rows.cpu().numpy()[_stream(key, "order").permutation(n)]
+        _put(rows, order)
+        self.host_rows = rows
+        reservoir = np.zeros((n_steps, plan.batch))
+        _put(reservoir, _stream(key, "reservoir").random(n))
+        views = np.zeros((n_steps, plan.batch * DRAWS["weak"]), np.float32)
+        _put(views, _stream(key, "views").random((n, DRAWS["weak"]), dtype=np.float32))
+        parts = [views] + [
+            _stream(key, field).random((n_steps, *shape), dtype=np.float32).reshape(n_steps, -1)
+            for field, shape in plan.replay_fields()
+        ]
+        for slot, made in ((self.rows, rows), (self.reservoir, reservoir), (self.uniforms, np.hstack(parts))):
+            source = torch.from_numpy(made)
+            if slot.is_cuda:
+                source = source.pin_memory()  # else the copy would wait for the steps before it
+            slot[:n_steps].copy_(source, non_blocking=True)
+
+    def at(self, step: Tensor, size: int, replaying: bool) -> StepDraws:
+        """The draws of step number ``step`` (a () tensor on the device), which has ``size`` new examples."""
+        plan, place = self.plan, step.reshape(1)
+        line = self.uniforms.index_select(0, place).squeeze(0)
+        start = plan.batch * DRAWS["weak"]
+        views = line[:start].reshape(plan.batch, -1)[:size]
+        fields = {}
+        for field, shape in plan.replay_fields() if replaying else ():
+            stop = start + math.prod(shape)
+            fields[field], start = line[start:stop].reshape(shape), stop
+        replays = tuple(
+            ReplayDraws(fields[f"replay {i}"], tuple(fields[f"replay {i} view {v}"] for v in range(len(kinds))))
+            for i, kinds in enumerate(plan.replays if replaying else ())
+        )
+        rows, reservoir = (lines.index_select(0, place)[0, :size] for lines in (self.rows, self.reservoir))
+        return StepDraws(rows, views, reservoir, replays)
 
 
 def selection_draws(key: tuple[int, int], n_rows: int) -> Tensor:
     """One uniform per row of the pool for the selection after a stage; ``key`` is (seed, stage)."""
     return torch.from_numpy(_stream(key, "selection").random(n_rows))
+
+
+def _put(lines: np.ndarray, values: np.ndarray) -> None:
+    """Write ``values`` into ``lines`` from the beginning; what does not fit (a lone last example) is left out."""
+    flat, values = lines.reshape(-1), values.reshape(-1)
+    size = min(len(flat), len(values))
+    flat[:size] = values[:size]
 
 
 def _stream(key: tuple[int, ...], field: str) -> np.random.Generator:

@@ -20,7 +20,8 @@ def evaluate(net: Network, scenario: Scenario, batch: int = 1000) -> tuple[list[
     totals = torch.zeros(3, n_tasks, dtype=torch.float64, device=task_of_class.device)
     for start in range(0, len(scenario.test.labels), batch):
         labels = scenario.test.labels[start : start + batch]
-        logits = net(scenario.views.plain(scenario.test.pixels[start : start + batch]))
+        pixels = scenario.test.pixels[start : start + batch].to(labels.device)  # a copy only if they stay on the host
+        logits = net(scenario.views.plain(pixels))
         task = task_of_class[labels]
         masked = logits.masked_fill(task_of_class.unsqueeze(0) != task.unsqueeze(1), -torch.inf)
         right = torch.stack([torch.ones_like(labels), logits.argmax(1) == labels, masked.argmax(1) == labels])

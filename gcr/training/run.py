@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,11 +13,15 @@ from torch import Tensor
 from gcr.memory import Policy
 from gcr.methods import Method
 from gcr.scenarios import Scenario
-from gcr.training.draws import epoch_draws
+from gcr.training.checkpoint import Checkpoints
+from gcr.training.draws import EpochDraws
 from gcr.training.evaluate import average_accuracy, evaluate, forgetting
+from gcr.training.feed import Feed
+from gcr.training.numerics import computing, resolved
 from gcr.training.settings import Training
 from gcr.training.state import RunState
-from gcr.training.step import StepDraws, sampler_of, train_step
+from gcr.training.step import draw_plan
+from gcr.training.stepper import Stepper, pick_mode
 from gcr.training.update import reselect
 
 
@@ -39,6 +42,10 @@ class Diverged(RuntimeError):
     """The loss is no longer a number."""
 
 
+class Stopped(Exception):
+    """The run was asked to stop, and did so after saving a checkpoint."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     state: RunState
@@ -48,6 +55,165 @@ class Outcome:
     steps: int
 
 
+@dataclass(frozen=True)
+class How:
+    """How a run is carried out: what changes its speed and its safety, and its numbers by rounding at most."""
+
+    device: str = "cpu"
+    mode: str = "auto"
+    threads: int = 1  # on a CPU
+    checkpoint_steps: int = 0  # steps between checkpoints; 0: at every epoch's end
+
+
+class Run:
+    """One run. ``advance`` trains it to the end, a step at a time, so that several can share a device."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        model: str,
+        method: Method,
+        policy: Policy | None,
+        training: Training,
+        seed: int,
+        how: How,
+        on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+        checkpoints: Checkpoints | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.device = torch.device(how.device)
+        self.scenario = scenario.to(self.device)
+        self.model, self.method, self.training, self.seed, self.how = model, method, training, seed, how
+        self.policy = policy if method.replays else None
+        self.on_epoch, self.checkpoints, self.stop = on_epoch, checkpoints, stop
+        self.precision = resolved(training.precision, self.device)
+        self.mode, remark = pick_mode(how.mode, self.device, method)
+        self.remarks = [remark] if remark else []
+        self.stages, self.first_stages = stages_of(self.scenario, method)
+        self.epoch_lengths = [steps_of(len(rows), training.batch) for rows in self.stages]
+        self.total_steps = sum(self.epoch_lengths) * training.epochs
+        self.state = RunState.fresh(self.scenario, model, self.policy, training, seed, self.device)
+        if checkpoints is not None:
+            self.remarks += checkpoints.restore(self.state)
+        self.clock = time.perf_counter()
+
+    def advance(self) -> Iterator[None]:
+        """Trains to the end. Yields after every step, and while it waits for the device."""
+        with _cpu_threads(self.how.threads):
+            draws = EpochDraws(
+                draw_plan(self.method, self.policy, self.training), max(self.epoch_lengths), self.device
+            )
+            train = self.scenario.train
+            feed = None if train.resident else Feed(train.pixels, self.training.batch, self.device)
+            self.clock = time.perf_counter()
+            stepper = Stepper(
+                self.state,
+                self.scenario,
+                self.method,
+                self.policy,
+                draws,
+                self.precision,
+                self.mode,
+                feed.slot if feed else None,
+            )
+            try:
+                while self.state.stage < len(self.stages):
+                    while self.state.epoch < self.training.epochs:
+                        yield from self._epoch(stepper, draws, feed)
+                    self._end_stage()
+                    yield
+            finally:
+                if feed:
+                    feed.close()
+
+    def outcome(self) -> Outcome:
+        state = self.state
+        self._count_seconds()
+        return Outcome(
+            state=state,
+            class_il=_summary(state.class_il, self.first_stages),
+            task_il=_summary(state.task_il, self.first_stages),
+            seconds=state.seconds,
+            steps=state.steps,
+        )
+
+    def _epoch(self, stepper: Stepper, draws: EpochDraws, feed: Feed | None) -> Iterator[None]:
+        """One pass over the examples of a stage, from wherever in it the state stands."""
+        state, rows, n_steps = self.state, self.stages[self.state.stage], self.epoch_lengths[self.state.stage]
+        began = time.perf_counter()
+        draws.fill((self.seed, state.stage, state.epoch), rows, n_steps)
+        if state.epoch_steps == 0:
+            state.begin_epoch()
+        if feed:
+            feed.begin(draws.host_rows, state.epoch_steps)
+        while state.epoch_steps < n_steps:
+            if feed:
+                feed.put()
+            stepper(min(self.training.batch, len(rows) - state.epoch_steps * self.training.batch))
+            every = self.how.checkpoint_steps
+            if self.stop():
+                self._save()
+                raise Stopped
+            if every and state.steps % every == 0 and state.epoch_steps < n_steps:
+                self._save()
+            yield
+        yield from self._device_done()
+        self._refuse_no_numbers()
+        loss, right = float(state.loss_sum) / len(rows), int(state.correct)
+        seconds = time.perf_counter() - began
+        self.on_epoch(
+            Epoch(state.stage, state.epoch, state.steps, self.total_steps, loss, 100 * right / len(rows), seconds)
+        )
+        state.epoch += 1
+        state.begin_epoch()
+        self._save()
+
+    def _end_stage(self) -> None:
+        state, policy = self.state, self.policy
+        if not all(torch.isfinite(p).all() for p in state.net.parameters()):
+            raise Diverged(f"weights of the network are no numbers after task {state.stage + 1}; try a smaller lr")
+        if policy is not None and policy.selects and state.memory is not None:
+            with computing(self.precision, self.device, autocast=False):
+                told = reselect(
+                    state.memory, policy, self.method, state.net, self.scenario, (self.seed, state.stage)
+                )
+            state.selections.append(told)
+        with computing(self.precision, self.device):
+            class_il, task_il = evaluate(state.net, self.scenario)
+        state.class_il.append(class_il)
+        state.task_il.append(task_il)
+        state.stage, state.epoch = state.stage + 1, 0
+
+    def _device_done(self) -> Iterator[None]:
+        """Let other runs go on until the device has done what this one asked for."""
+        if self.device.type == "cuda":
+            done = torch.cuda.Event()
+            done.record()
+            while not done.query():
+                yield
+
+    def _refuse_no_numbers(self) -> None:
+        state = self.state
+        step = int(state.diverged_at)
+        if step >= 0:
+            raise Diverged(
+                f"the loss is no number from task {state.stage + 1}, epoch {state.epoch + 1}, step {step + 1} on; "
+                "try a smaller lr"
+            )
+
+    def _save(self) -> None:
+        """A state whose loss is no number is never saved: the last good checkpoint stays."""
+        if self.checkpoints is not None:
+            self._refuse_no_numbers()
+            self._count_seconds()
+            self.checkpoints.save(self.state)
+
+    def _count_seconds(self) -> None:
+        now = time.perf_counter()
+        self.state.seconds += now - self.clock
+        self.clock = now
+
+
 def train(
     scenario: Scenario,
     model: str,
@@ -55,44 +221,30 @@ def train(
     policy: Policy | None,
     training: Training,
     seed: int,
-    device: torch.device | str = "cpu",
-    threads: int = 1,
+    how: How | str = "cpu",
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    checkpoints: Checkpoints | None = None,
 ) -> Outcome:
-    """Train one run from beginning to end. On a CPU, equal arguments (``threads`` among them) give equal bits."""
-    device = torch.device(device)
-    with _cpu_threads(threads):
-        started = time.perf_counter()
-        scenario = scenario.to(device)
-        if not method.replays:
-            policy = None
-        state = RunState.fresh(scenario, model, policy, training, seed, device)
-        stages, first_stages = stages_of(scenario, method)
-        total_steps = sum(steps_of(len(rows), training.batch) for rows in stages) * training.epochs
-        for stage, rows in enumerate(stages):
-            for epoch in range(training.epochs):
-                began = time.perf_counter()
-                run_epoch(state, scenario, method, policy, training, rows, (seed, stage, epoch))
-                # The host waits here, once an epoch.
-                loss, right = float(state.loss_sum) / len(rows), int(state.correct)
-                seconds = time.perf_counter() - began
-                if not math.isfinite(loss):
-                    raise Diverged(f"the loss is {loss} in task {stage + 1}, epoch {epoch + 1}; try a smaller lr")
-                on_epoch(Epoch(stage, epoch, state.steps, total_steps, loss, 100 * right / len(rows), seconds))
-            if not all(torch.isfinite(p).all() for p in state.net.parameters()):
-                raise Diverged(f"weights of the network are no numbers after task {stage + 1}; try a smaller lr")
-            if policy is not None and policy.selects and state.memory is not None:
-                state.selections.append(reselect(state.memory, policy, method, state.net, scenario, (seed, stage)))
-            class_il, task_il = evaluate(state.net, scenario)
-            state.class_il.append(class_il)
-            state.task_il.append(task_il)
-        return Outcome(
-            state=state,
-            class_il=_summary(state.class_il, first_stages),
-            task_il=_summary(state.task_il, first_stages),
-            seconds=time.perf_counter() - started,
-            steps=state.steps,
-        )
+    """Train one run from beginning to end; ``how`` may be just a device. On a CPU, equal arguments give equal bits."""
+    how = How(device=how) if isinstance(how, str) else how
+    run = Run(scenario, model, method, policy, training, seed, how, on_epoch, checkpoints)
+    with own_stream(run.device):
+        for _ in run.advance():
+            pass
+        return run.outcome()
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Captured steps need a stream that is not the default one."""
+    if device.type == "cpu":
+        yield
+        return
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream(device).wait_stream(stream)
 
 
 @contextmanager
@@ -103,33 +255,6 @@ def _cpu_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def run_epoch(
-    state: RunState,
-    scenario: Scenario,
-    method: Method,
-    policy: Policy | None,
-    training: Training,
-    rows: Tensor,
-    key: tuple[int, int, int],
-) -> None:
-    """One pass over the examples in ``rows``; ``key`` is (seed, stage, epoch)."""
-    n_steps = steps_of(len(rows), training.batch)
-    shape: tuple[int, ...] = ()
-    replay_size = 0
-    if policy is not None:
-        replay_size = policy.replay_batch
-        shape = sampler_of(policy).draws_shape(replay_size, policy.buffer, policy.pool_size)
-    draws = epoch_draws(key, len(rows), n_steps, shape, replay_size, method.replays, rows.device)
-    state.loss_sum.zero_()
-    state.correct.zero_()
-    for step in range(n_steps):
-        cut = StepDraws.cut(draws, rows, step, training.batch)
-        if state.steps == 0:  # memory has not been offered anything
-            cut = replace(cut, replays=())
-        train_step(state, scenario, method, policy, cut)
-        state.steps += 1
 
 
 def steps_of(n_examples: int, batch: int) -> int:

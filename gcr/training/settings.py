@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gcr.settings import Settings, setting
+from gcr.training.numerics import PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -15,3 +16,4 @@ class Training(Settings):
     epochs: int = setting(10, "passes over each task", low=1, remedy="every task needs a pass")
     lr: float = setting(0.03, "learning rate of SGD (no momentum, no schedule)", low=0.0)
     batch: int = setting(32, "new examples per step", low=1)
+    precision: str = setting("auto", "of the network; auto: tf32 on a GPU, fp32 on a CPU", choices=PRECISIONS)

@@ -6,6 +6,7 @@ would load the compiler on its first step, which takes longer than a run on digi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,13 +18,12 @@ class Sgd:
     parameters: list[nn.Parameter]
     lr: float
 
-    def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
+    def gradients(self, loss: Tensor) -> list[Tensor | None]:
+        """None for a parameter that the loss does not reach."""
+        return list(torch.autograd.grad(loss, self.parameters, allow_unused=True))
 
     @torch.no_grad()
-    def step(self) -> None:
-        """A parameter that the loss did not reach stays as it is."""
-        reached: list[Tensor] = [p for p in self.parameters if p.grad is not None]
-        gradients = [p.grad for p in reached if p.grad is not None]
-        torch._foreach_add_(reached, gradients, alpha=-self.lr)
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """A parameter without a gradient stays as it is."""
+        reached = [(p, g) for p, g in zip(self.parameters, gradients, strict=True) if g is not None]
+        torch._foreach_add_([p for p, _ in reached], [g for _, g in reached], alpha=-self.lr)

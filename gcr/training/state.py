@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -14,14 +15,24 @@ from gcr.training.settings import Training
 from gcr.training.sgd import Sgd
 
 
+# What a checkpoint says in JSON beside the tensors.
+PLACE = ("stage", "epoch", "epoch_steps", "steps", "seconds", "class_il", "task_il", "selections")
+
+
 @dataclass
 class RunState:
     net: Network
     optimizer: Sgd
     memory: Memory | None
+    step: Tensor  # () int64 on the device: steps done in this epoch
     loss_sum: Tensor  # () float64 on the device: over the examples of this epoch
     correct: Tensor  # () int64 on the device: new examples of this epoch classified right
-    steps: int = 0
+    diverged_at: Tensor  # () int64 on the device: the first step of this epoch whose loss was no number; -1: none
+    stage: int = 0
+    epoch: int = 0  # of this stage
+    epoch_steps: int = 0  # launched in this epoch
+    steps: int = 0  # launched in the whole run
+    seconds: float = 0.0
     class_il: list[list[float]] = field(default_factory=list)  # accuracy in percent: [stage][task]
     task_il: list[list[float]] = field(default_factory=list)
     selections: list[dict[str, object]] = field(default_factory=list)  # what was said of each selection
@@ -31,6 +42,8 @@ class RunState:
         cls, scenario: Scenario, model: str, policy: Policy | None, training: Training, seed: int, device: torch.device
     ) -> RunState:
         net = build(model, scenario.image_shape, scenario.n_classes, seed).to(device)
+        if device.type == "cuda":
+            net = net.to(memory_format=torch.channels_last)
         memory = None
         if policy is not None:
             memory = Memory.empty(policy.buffer, policy.pool_size, scenario.image_shape, scenario.n_classes, device)
@@ -38,6 +51,26 @@ class RunState:
             net=net,
             optimizer=Sgd(list(net.parameters()), training.lr),
             memory=memory,
+            step=torch.zeros((), dtype=torch.int64, device=device),
             loss_sum=torch.zeros((), dtype=torch.float64, device=device),
             correct=torch.zeros((), dtype=torch.int64, device=device),
+            diverged_at=torch.full((), -1, dtype=torch.int64, device=device),
         )
+
+    def begin_epoch(self) -> None:
+        for counter in (self.step, self.loss_sum, self.correct):
+            counter.zero_()
+        self.diverged_at.fill_(-1)
+        self.epoch_steps = 0
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor that changes, by name; memory without its spare row. A checkpoint saves and restores these."""
+        for name, tensor in self.net.state_dict().items():
+            yield f"net.{name}", tensor
+        for name in ("step", "loss_sum", "correct", "diverged_at"):
+            yield name, getattr(self, name)
+        if self.memory is not None:
+            for name, column in self.memory.columns.items():
+                yield f"memory.{name}", column[: self.memory.rows]
+            for name in ("kept", "pooled", "seen", "seen_since", "updates"):
+                yield f"memory.{name}", getattr(self.memory, name)

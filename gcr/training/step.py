@@ -6,66 +6,66 @@ takes the batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from gcr.augment import Views
 from gcr.memory import SAMPLERS, Memory, Policy, Sampler
 from gcr.methods import Batch, Method
 from gcr.scenarios import Scenario
-from gcr.training.draws import EpochDraws, ReplayDraws
+from gcr.training.draws import DrawPlan, ReplayDraws, StepDraws
+from gcr.training.settings import Training
 from gcr.training.state import RunState
-
-
-@dataclass(frozen=True)
-class StepDraws:
-    """The draws of one step, cut out of an epoch's, and the rows of the training set they go with."""
-
-    rows: Tensor  # [b]
-    views: Tensor  # [b, weak draws]
-    reservoir: Tensor  # [b]
-    replays: tuple[ReplayDraws, ...]  # without the leading dimension
-
-    @classmethod
-    def cut(cls, draws: EpochDraws, stage_rows: Tensor, step: int, batch: int) -> StepDraws:
-        span = slice(step * batch, (step + 1) * batch)
-        return cls(
-            rows=stage_rows[draws.order[span]],
-            views=draws.views[span],
-            reservoir=draws.reservoir[span],
-            replays=tuple(ReplayDraws(r.rows[step], tuple(view[step] for view in r.views)) for r in draws.replays),
-        )
 
 
 def sampler_of(policy: Policy) -> Sampler:
     return next(sampler for sampler in SAMPLERS if sampler.name == policy.sampling)
 
 
-def train_step(state: RunState, scenario: Scenario, method: Method, policy: Policy | None, draws: StepDraws) -> None:
-    """Train on one batch and let memory take it. ``draws`` may ask for replay once memory was offered something."""
-    images = scenario.train.pixels[draws.rows]
+def draw_plan(method: Method, policy: Policy | None, training: Training) -> DrawPlan:
+    if policy is None:
+        return DrawPlan(training.batch, (), 0, ())
+    shape = sampler_of(policy).draws_shape(policy.replay_batch, policy.buffer, policy.pool_size)
+    return DrawPlan(training.batch, shape, policy.replay_batch, method.replays)
+
+
+def train_step(
+    state: RunState,
+    scenario: Scenario,
+    method: Method,
+    policy: Policy | None,
+    draws: StepDraws,
+    images: Tensor | None = None,
+) -> None:
+    """Train on one batch and let memory take it. ``draws`` may ask for replay once memory was offered something.
+
+    ``images`` are the new examples where the data set does not sit on the device.
+    """
+    if images is None:
+        images = scenario.train.pixels[draws.rows]
     labels = scenario.train.labels[draws.rows]
-    new = Batch(
-        views=(scenario.views.weak(images, draws.views),),
-        labels=labels,
-        logits=torch.empty(0, device=labels.device),
-        weights=torch.ones_like(labels, dtype=torch.float32),
+    drawn: list[dict[str, Tensor]] = []
+    if policy is not None and state.memory is not None and draws.replays:
+        drawn = draw_replays(state.memory, sampler_of(policy), draws.replays)
+    wanted = [("weak", images, draws.views)]
+    for kinds, columns, asked in zip(method.replays, drawn, draws.replays, strict=False):
+        wanted += [(kind, columns["image"], u) for kind, u in zip(kinds, asked.views, strict=True)]
+    views = iter(make_views(scenario.views, wanted))
+    weights = torch.ones_like(labels, dtype=torch.float32)
+    new = Batch((next(views),), labels, torch.empty(0, device=labels.device), weights)
+    replay = tuple(
+        Batch(tuple(next(views) for _ in kinds), columns["label"], columns["logits"], columns["weight"])
+        for kinds, columns in zip(method.replays, drawn, strict=False)
     )
-    replay: tuple[Batch, ...] = ()
-    if policy is not None and state.memory is not None:
-        replay = tuple(
-            replay_batch(state.memory, scenario, sampler_of(policy), kinds, asked)
-            for kinds, asked in zip(method.replays, draws.replays, strict=False)  # the very first step asks for none
-        )
     state.net.train()
-    state.optimizer.zero_grad()
     loss, logits = method.loss(state.net, new, replay)
-    loss.backward()  # type: ignore[no-untyped-call]
-    state.optimizer.step()
+    state.optimizer.step(state.optimizer.gradients(loss))
     right = logits.argmax(1) == labels
     state.loss_sum += loss.detach() * len(labels)
     state.correct += right.sum()
+    first_bad = (state.diverged_at < 0) & ~loss.detach().isfinite()
+    state.diverged_at.copy_(torch.where(first_bad, state.step, state.diverged_at))
+    state.step += 1
     if policy is not None and state.memory is not None:
         offered = {"image": images, "label": labels, "logits": logits, "task": scenario.task_of_class[labels]}
         if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay
@@ -73,11 +73,22 @@ def train_step(state: RunState, scenario: Scenario, method: Method, policy: Poli
         state.memory.offer(offered, draws.reservoir, right if policy.admit == "correct" else None)
 
 
-def replay_batch(
-    memory: Memory, scenario: Scenario, sampler: Sampler, kinds: tuple[str, ...], draws: ReplayDraws
-) -> Batch:
-    """Draw one replay minibatch and make the views of it that the method wants."""
-    size = len(draws.views[0])
-    drawn = memory.read(sampler.rows(memory, draws.rows, size))
-    views = (scenario.views.make(kind, drawn["image"], u) for kind, u in zip(kinds, draws.views, strict=True))
-    return Batch(tuple(views), drawn["label"], drawn["logits"], drawn["weight"])
+def draw_replays(memory: Memory, sampler: Sampler, asked: tuple[ReplayDraws, ...]) -> list[dict[str, Tensor]]:
+    """The columns of every replay minibatch, all read together."""
+    size = len(asked[0].views[0])
+    rows = sampler.rows(memory, torch.stack([replay.rows for replay in asked]), size)
+    columns = memory.read(rows.flatten(), ("image", "label", "logits", "weight"))
+    split = [column.split(size) for column in columns.values()]
+    return [dict(zip(columns, parts, strict=True)) for parts in zip(*split, strict=True)]
+
+
+def make_views(views: Views, wanted: list[tuple[str, Tensor, Tensor]]) -> list[Tensor]:
+    """The view of each (kind, images, draws). Those of one kind are made in one pass: few large kernels."""
+    made: dict[int, Tensor] = {}
+    for kind in dict.fromkeys(kind for kind, _, _ in wanted):
+        places = [place for place, (other, _, _) in enumerate(wanted) if other == kind]
+        images = torch.cat([wanted[place][1] for place in places])
+        draws = torch.cat([wanted[place][2] for place in places])
+        parts = views.make(kind, images, draws).split([len(wanted[place][1]) for place in places])
+        made |= dict(zip(places, parts, strict=True))
+    return [made[place] for place in range(len(wanted))]

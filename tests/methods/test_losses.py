@@ -15,6 +15,8 @@ from gcr.methods.losses import (
     supervised_contrast,
     weighted_mean,
 )
+from gcr.models.network import Network
+from gcr.models.norm import Trunk
 
 
 def test_label_loss_by_hand():
@@ -60,14 +62,12 @@ def test_all_zero_weights_give_zero_and_zero_gradient():
     assert gradient.tolist() == [0.0, 0.0]
 
 
-class Straight(torch.nn.Module):
+class Straight(Network):
     """A network whose logits are its two-pixel images."""
 
-    def features(self, images):
-        return images.flatten(1)
-
-    def forward(self, images):
-        return self.features(images)
+    def __init__(self):
+        super().__init__(Trunk(torch.nn.Flatten()), 2, 2)
+        self.head = torch.nn.Identity()
 
 
 def batch(pixels, labels, logits=None, weights=None, second=None):

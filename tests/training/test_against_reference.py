@@ -8,11 +8,11 @@ from reference.gcr_algorithm import ReferenceGcr
 from gcr.memory import Policy
 from gcr.methods import Gcr
 from gcr.select import GradApprox
-from gcr.training.draws import epoch_draws
+from gcr.training.draws import EpochDraws
 from gcr.training.run import stages_of
 from gcr.training.settings import Training
 from gcr.training.state import RunState
-from gcr.training.step import StepDraws, sampler_of, train_step
+from gcr.training.step import draw_plan, train_step
 from gcr.training.update import reselect
 
 
@@ -26,17 +26,16 @@ def test_two_tasks_of_gcr_equal_the_algorithms_of_the_paper(model):
     plain = ReferenceGcr(
         state.net, scenario, alpha=0.3, beta=0.7, gamma=0.2, lr=0.05, capacity=12, replay_size=6, ridge=0.5
     )
-    shape = sampler_of(policy).draws_shape(6, policy.buffer, policy.pool_size)
+    draws = EpochDraws(draw_plan(method, policy, training), most_steps=5, device=torch.device("cpu"))
     steps = 0
     for stage, rows in enumerate(stages_of(scenario, method)[0][:2]):
         for epoch in range(training.epochs):
-            draws = epoch_draws((3, stage, epoch), len(rows), 5, shape, 6, method.replays, "cpu")
+            draws.fill((3, stage, epoch), rows, n_steps=5)
             for step in range(5):
-                cut = StepDraws.cut(draws, rows, step, training.batch)
                 first = steps == 0
-                asked = cut if not first else StepDraws(cut.rows, cut.views, cut.reservoir, ())
+                cut = draws.at(torch.tensor(step), training.batch, replaying=not first)
                 state.loss_sum.zero_()
-                train_step(state, scenario, method, policy, asked)
+                train_step(state, scenario, method, policy, cut)
                 expected = plain.step(cut.rows.tolist(), cut, replay=not first)
                 assert float(state.loss_sum) / len(cut.rows) == pytest.approx(expected, abs=1e-4)
                 for ours, theirs in zip(state.net.parameters(), plain.net.parameters(), strict=True):

@@ -1,0 +1,27 @@
+"""Capturing a function's kernels as a CUDA graph, to be launched again as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def capture(function: Callable[[], None], pool: tuple[int, int] | None = None) -> torch.cuda.CUDAGraph:
+    """The kernels that ``function`` would launch. Nothing is computed until the graph is replayed.
+
+    Graphs that share a ``pool`` share memory: they must be replayed in turn, on one stream. Only the current stream
+    waits, so other runs on the device go on.
+    """
+    current = torch.cuda.current_stream()
+    stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current
+    stream.wait_stream(current)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool, capture_error_mode="thread_local")  # a loader's thread may go on meanwhile
+        try:
+            function()
+        finally:
+            graph.capture_end()
+    current.wait_stream(stream)
+    return graph

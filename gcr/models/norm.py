@@ -1,0 +1,44 @@
+"""Batch normalisation of several minibatches in one pass, with the ReLU and the shortcut's sum that follow it.
+
+The minibatches of a training step (new examples, each replay term) have batch statistics of their own in the paper's
+code. Here they may lie one behind another in one tensor, ``sizes`` long each: the mathematics of separate passes, in
+fewer and larger kernels. On a GPU with Triton all of it is a few kernels (``fused_norm.py``).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gcr.models import fused_norm
+
+Sizes = tuple[int, ...]
+
+
+class BatchNorm(nn.BatchNorm2d):
+    def __init__(self, channels: int, relu: bool = True) -> None:
+        super().__init__(channels)
+        self.relu = relu
+
+    def forward(self, x: Tensor, sizes: Sizes | None = None, add: Tensor | None = None) -> Tensor:
+        """``relu(norm(x) + add)``. In training, each of the ``sizes`` examples in turn is normalised by itself."""
+        sizes = sizes or (len(x),)
+        if self.training and fused_norm.serves(x):
+            return fused_norm.norm(x, self, sizes, add)
+        if self.training and len(sizes) > 1:
+            out = torch.cat([super(BatchNorm, self).forward(part) for part in x.split(sizes)])
+        else:
+            out = super().forward(x)
+        if add is not None:
+            out = out + add
+        return F.relu(out) if self.relu else out
+
+
+class Trunk(nn.Sequential):
+    """Layers in turn; those that keep batch statistics are told the minibatches."""
+
+    def forward(self, x: Tensor, sizes: Sizes | None = None) -> Tensor:
+        for layer in self:
+            x = layer(x, sizes) if getattr(layer, "takes_sizes", isinstance(layer, BatchNorm)) else layer(x)
+        return x

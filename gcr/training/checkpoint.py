@@ -1,0 +1,89 @@
+"""Checkpoints: one safetensors file, the tensors of a ``RunState`` with its counters as JSON in the header.
+
+Written under another name and renamed; the last two are kept. Restoring copies into the tensors that are there, so
+captured steps stay valid.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gcr.settings import BadInput
+from gcr.training.state import PLACE, RunState
+
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    folder: Path
+    identity: Mapping[str, Any]  # plain values: what determines the run's numbers; a checkpoint must say the same
+
+    def files(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.folder.glob("checkpoint-*.safetensors"), reverse=True)
+
+    def save(self, state: RunState) -> None:
+        from safetensors.torch import save_file
+
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors()}
+        about = {"identity": dict(self.identity), "place": {name: getattr(state, name) for name in PLACE}}
+        whole = self.folder / f"checkpoint-{state.steps:09d}.safetensors"
+        part = self.folder / f".checkpoint-{os.getpid()}.part"
+        save_file(tensors, part, {"gcr": json.dumps(about)})
+        os.replace(part, whole)
+        for old in self.files()[KEPT:]:
+            old.unlink(missing_ok=True)
+
+    def restore(self, state: RunState) -> list[str]:
+        """Put the newest readable checkpoint into ``state``, if there is one. Returns what the user should know."""
+        remarks = []
+        for file in self.files():
+            try:
+                about, tensors = _read(file)
+            except (OSError, ValueError, KeyError) as error:
+                remarks.append(f"{file} cannot be read ({error}); going back to the one before it")
+                continue
+            self._refuse_another(file, about["identity"])
+            for name, tensor in state.tensors():
+                tensor.copy_(tensors[name])
+            for name in PLACE:
+                setattr(state, name, about["place"][name])
+            break
+        else:
+            if remarks:
+                remarks.append(f"no readable checkpoint in {self.folder}; starting from the beginning")
+        return remarks
+
+    def clear(self) -> None:
+        for file in [*self.files(), *self.folder.glob(".checkpoint-*.part")]:
+            file.unlink(missing_ok=True)
+
+    def _refuse_another(self, file: Path, there: Mapping[str, Any]) -> None:
+        differences = [
+            f"{key} is {there.get(key, 'absent')} there, {self.identity.get(key, 'absent')} here"
+            for key in dict.fromkeys([*there, *self.identity])
+            if there.get(key) != self.identity.get(key)
+        ]
+        if differences:
+            raise BadInput(
+                f"{file} is of another run ({'; '.join(differences)}); use the options it was made with, "
+                "another --out or --name, or --fresh to start from the beginning"
+            )
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as opened:
+            about = json.loads((opened.metadata() or {})["gcr"])
+            return about, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+

@@ -1,0 +1,40 @@
+"""Precision: how finely a network computes. Weights, statistics, losses and memory are float32 in any case.
+
+``fp32`` is the reference, ``tf32`` cuts the factors of matrix products on a GPU to 10 bits, ``bf16`` computes the network
+in bfloat16 (autocast). ``auto`` is tf32 on a GPU and fp32 on a CPU. Selection always computes as ``fp32`` or ``tf32``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+PRECISIONS = ("auto", "fp32", "tf32", "bf16")
+
+
+def resolved(precision: str, device: torch.device) -> str:
+    """What ``auto`` means here. A CPU has no tf32: it computes fp32.
+
+    >>> resolved("auto", torch.device("cpu")), resolved("bf16", torch.device("cpu"))
+    ('fp32', 'bf16')
+    """
+    if precision == "auto":
+        precision = "tf32"
+    return "fp32" if precision == "tf32" and device.type == "cpu" else precision
+
+
+@contextmanager
+def computing(precision: str, device: torch.device, autocast: bool = True) -> Iterator[None]:
+    """Kernels launched inside compute at this (resolved) precision."""
+    if device.type == "cpu" and precision == "fp32":
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    try:
+        with torch.autocast(device.type, torch.bfloat16, enabled=autocast and precision == "bf16"):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
