@@ -1,92 +1,206 @@
-"""How long a training step takes: milliseconds for each method, on the device at hand.
+"""How long a training step takes: milliseconds per step of one run, alone and in a pack, on the device at hand.
 
-    python benchmarks/step.py                                  digits, convnet, CPU or GPU
-    python benchmarks/step.py --model resnet18 --shape 3,32,32  CIFAR shapes, made images
+    python benchmarks/step.py                                             digits, convnet, CPU or GPU
+    python benchmarks/step.py --model resnet18 --shape 3,32,32 --buffer 500   CIFAR shapes, made images
 
-Writes ``results/step-<device>.json`` (``--out`` for another file).
+On a GPU every method is timed kernel by kernel (eager), compiled, captured, and captured in packs of 2 to 16. Writes
+``results/step-<device>.json`` (``--out`` for another file): images a second, the share of the device's measured matrix
+product peak, and the share of a captured step that is not the network (``surroundings``: draws, views, replay, memory,
+optimizer), by timing the network alone in the same way.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import statistics
 import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import gcr
 from gcr.augment import Views
-from gcr.experiments.experiment import compose
-from gcr.methods import METHODS
+from gcr.cuda_graph import capture
+from gcr.experiments.experiment import Experiment, compose
+from gcr.methods import METHODS, Batch
+from gcr.models import build
 from gcr.scenarios import Images, Scenario, equal_tasks
-from gcr.training.draws import epoch_draws
-from gcr.training.state import RunState
-from gcr.training.step import StepDraws, sampler_of, train_step
+from gcr.training import How, Run
+from gcr.training.numerics import computing
+from gcr.training.pack import run_pack
+
+WARM = 6  # steps before the clock starts; captured steps have been captured by then
 
 
 def made_scenario(shape: tuple[int, int, int], n: int) -> Scenario:
     images = Images(torch.randint(256, (n, *shape), dtype=torch.uint8), torch.arange(n) % 10)
     views = Views(mean=(0.5,) * shape[0], std=(0.25,) * shape[0])
-    return Scenario("made", images, images, equal_tasks(10, 5), views, tuple("0123456789"))
+    test = Images(images.pixels[:10], images.labels[:10])
+    return Scenario("made", images, test, equal_tasks(10, 1), views, tuple("0123456789"))
 
 
-def measure(method: str, model: str, scenario: Scenario, device: torch.device, steps: int, repeats: int) -> list[float]:
-    """Milliseconds per step, one value per repeat. Memory is full before the clock starts."""
-    experiment = compose("seq-digits", method)
-    policy, training = experiment.memory, experiment.training
-    scenario = scenario.to(device)
-    state = RunState.fresh(scenario, model, policy, training, 0, device)
-    rows = torch.arange(len(scenario.train.labels), device=device)[: steps * training.batch]
-    size = policy.replay_batch if policy else 0
-    shape = sampler_of(policy).draws_shape(size, policy.buffer, policy.pool_size) if policy else ()
-    draws = epoch_draws((0, 0, 0), len(rows), steps, shape, size, experiment.method.replays, device)
-    cuts = [StepDraws.cut(draws, rows, step, training.batch) for step in range(steps)]
-    first = StepDraws(cuts[0].rows, cuts[0].views, cuts[0].reservoir, ())
-    train_step(state, scenario, experiment.method, policy, first)
-    times = []
-    for _ in range(repeats + 1):
+def new_run(experiment: Experiment, scenario: Scenario, model: str, device: torch.device, mode: str) -> Run:
+    how = How(device=str(device), mode=mode)
+    return Run(scenario, model, experiment.method, experiment.memory, experiment.training, experiment.seed, how)
+
+
+def time_together(runs: list[Iterator[None]], steps: int, repeats: int, device: torch.device) -> list[float]:
+    """Milliseconds per step of one run, with all ``runs`` side by side; one value per repeat."""
+
+    def together(number: int) -> float:
         started = time.perf_counter()
-        for cut in cuts:
-            train_step(state, scenario, experiment.method, policy, cut)
         if device.type == "cuda":
+            run_pack([islice(run, number) for run in runs], len(runs), device)
             torch.cuda.synchronize()
-        times.append(1000 * (time.perf_counter() - started) / steps)
-    return times[1:]  # the first warms up
+        else:
+            for run in runs:
+                for _ in islice(run, number):
+                    pass
+        return 1000 * (time.perf_counter() - started) / number / len(runs)
+
+    together(WARM)
+    return [together(steps) for _ in range(repeats)]
+
+
+def network_alone(run: Run, scenario: Scenario) -> Iterator[None]:
+    """Only ``method.loss`` and its gradients, captured, on minibatches that stay the same."""
+    method, policy, state, device = run.method, run.policy, run.state, run.device
+    size = run.training.batch
+
+    def batch(n: int, n_views: int) -> Batch:
+        views = tuple(torch.randn((n, *scenario.image_shape), device=device) for _ in range(n_views))
+        return Batch(
+            views, torch.arange(n, device=device) % 10, torch.zeros(n, 10, device=device), torch.ones(n, device=device)
+        )
+
+    replay_size = policy.replay_batch if policy else 0
+    new, replay = batch(size, 1), tuple(batch(replay_size, len(kinds)) for kinds in method.replays)
+
+    def step() -> None:
+        with computing(run.precision, device):
+            state.optimizer.gradients(method.loss(state.net, new, replay).value)
+
+    step()
+    graph = capture(step)
+    while True:
+        graph.replay()
+        yield
+
+
+def gigaflops_a_step(run: Run) -> float:
+    """Forward and backward: three times the forward pass (multiplications and additions) over every view of a step."""
+    net = build(run.model, run.scenario.image_shape, 10, seed=0)
+    with FlopCounterMode(display=False) as counter:
+        net.eval()(torch.zeros(1, *run.scenario.image_shape))
+    return 3e-9 * float(counter.get_total_flops()) * images_a_step(run)
+
+
+def images_a_step(run: Run) -> int:
+    replayed = sum(len(kinds) for kinds in run.method.replays) * (run.policy.replay_batch if run.policy else 0)
+    return run.training.batch + replayed
+
+
+def peak_tflops(device: torch.device, size: int = 8192) -> float:
+    """Of a large bf16 matrix product."""
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(3):
+        a @ b
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(10):
+        a @ b
+    torch.cuda.synchronize()
+    return 10 * 2 * size**3 / (time.perf_counter() - started) / 1e12
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Milliseconds per training step.")
     parser.add_argument("--model", default="convnet")
     parser.add_argument("--shape", default="1,8,8", help="channels, height, width")
+    parser.add_argument("--buffer", type=int, default=100)
+    parser.add_argument("--methods", default=",".join(method.name for method in METHODS))
+    parser.add_argument("--precisions", default="", help="as tf32,bf16; what auto means here if not given")
+    parser.add_argument("--ways", default="", help="as eager,compiled,1,8: modes and sizes of captured packs")
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cpu":
-        torch.set_num_threads(1)
+    on_gpu = device.type == "cuda"
+    ways = options.ways or ("eager,compiled,1,2,4,8,16" if on_gpu else "eager")
+    torch.backends.cudnn.benchmark = True
     channels, height, width = map(int, options.shape.split(","))
-    scenario = made_scenario((channels, height, width), 32 * options.steps)
-    rows = []
-    print(f"{'method':10} {'ms a step':>10} {'slowest':>10}   ({device}, {options.model}, {options.shape})")
-    for method in METHODS:
-        times = measure(method.name, options.model, scenario, device, options.steps, options.repeats)
-        rows.append({"method": method.name, "ms": statistics.median(times), "ms_all": times})
-        print(f"{method.name:10} {statistics.median(times):10.2f} {max(times):10.2f}", flush=True)
+    scenario = made_scenario((channels, height, width), 32 * (WARM + options.steps * options.repeats + 64)).to(device)
+    peak = peak_tflops(device) if on_gpu else None
+    rows: list[dict[str, Any]] = []
+    print(f"{device}, {options.model}, {options.shape}; peak {peak or 0:.0f} TFLOP/s", flush=True)
+    for precision in options.precisions.split(","):
+        for name in options.methods.split(","):
+            given: dict[str, Any] = {"precision": precision} if precision else {}
+            if next(method for method in METHODS if method.name == name)().replays:
+                given["buffer"] = options.buffer
+            for way in ways.split(","):
+                row = measure(compose("seq-digits", name, overrides=given), scenario, way, device, options, peak)
+                rows.append(row)
+                print(
+                    " ".join(
+                        f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items() if k != "ms_all"
+                    ),
+                    flush=True,
+                )
     out = options.out or Path("results") / f"step-{device.type}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     about = {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU, one thread",
+        "device": torch.cuda.get_device_name() if on_gpu else f"{platform.machine()} CPU, one thread",
         "model": options.model,
         "shape": [channels, height, width],
+        "buffer": options.buffer,
+        "peak_tflops_bf16": peak,
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "rows": rows,
     }
     out.write_text(json.dumps(about, indent=2) + "\n")
     print(f"written: {out}")
+
+
+def measure(
+    experiment: Experiment, scenario: Scenario, way: str, device: torch.device, options: Any, peak: float | None
+) -> dict[str, Any]:
+    """``way`` is a mode, or the size of a captured pack."""
+    mode, pack = ("captured", int(way)) if way.isdigit() else (way, 1)
+    runs = [new_run(experiment, scenario, options.model, device, mode) for _ in range(pack)]
+    times = time_together([run.advance() for run in runs], options.steps, options.repeats, device)
+    ms = statistics.median(times)
+    row: dict[str, Any] = {
+        "method": experiment.method.name,
+        "precision": runs[0].precision,
+        "mode": mode,
+        "pack": pack,
+        "ms": ms,
+        "ms_all": times,
+        "images_per_second": 1000 * images_a_step(runs[0]) / ms,
+    }
+    if peak:
+        row["peak_share"] = gigaflops_a_step(runs[0]) / ms / peak
+        row["gib"] = torch.cuda.max_memory_reserved() / 2**30
+    if mode == "captured":
+        alone = statistics.median(
+            time_together([network_alone(run, scenario) for run in runs], options.steps, options.repeats, device)
+        )
+        row |= {"network_ms": alone, "surroundings": 1 - alone / ms}
+    del runs
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    return row
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +19,7 @@ from gcr.settings import BadInput
 
 if TYPE_CHECKING:
     from gcr.experiments.experiment import Experiment
+    from gcr.experiments.job import Execution
 
 app = typer.Typer(
     name="gcr",
@@ -28,16 +30,19 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+_arguments: list[str] = []  # of the command that runs, to be able to repeat it
 out = Console()
 err = Console(stderr=True)
 
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for run folders.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+PackOption = Annotated[str, typer.Option("--pack", help="Runs at a time on a GPU; auto: as many as pay.")]
 ProcessesOption = Annotated[int, typer.Option("--processes", help="Runs at a time on a CPU; 0: one per core.", min=0)]
 
 
 def run_cli(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 ok, 1 a run failed, 2 bad usage, 130 interrupted."""
+    """Run one command and return its exit code: 0 ok, 1 a run failed, 2 bad usage, 130 or 143 stopped by a signal."""
+    _arguments[:] = sys.argv[1:] if arguments is None else arguments
     try:
         returned: object = app(arguments, standalone_mode=False)
         return returned if isinstance(returned, int) else 0
@@ -78,12 +83,14 @@ def demo(
     Example: `gcr demo`
     """
     from gcr.experiments.experiment import compose
+    from gcr.experiments.job import Execution
 
     methods = ("finetune", "er", "der++", "gcr", "joint")
     experiments = [
         compose("seq-digits", method, seed=seed, overrides={"epochs": 8}) for method in methods for seed in range(3)
     ]
-    return _train_and_show(experiments, out_folder, None, device, processes, threads=1, title="Digits, five methods")
+    how = Execution(device=device, processes=processes)
+    return _train_and_show(experiments, out_folder, None, how, title="Digits, five methods")
 
 
 @app.command()
@@ -105,28 +112,48 @@ def run(
         str | None, typer.Option("--name", help="Name of the run folder; made from the experiment if not given.")
     ] = None,
     device: DeviceOption = "auto",
+    mode: Annotated[
+        str, typer.Option("--mode", help="How steps run: auto, eager, compiled or captured (as a CUDA graph).")
+    ] = "auto",
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="fp32, tf32 or bf16; tf32 on a GPU if not given.")
+    ] = None,
+    pack: PackOption = "auto",
     processes: ProcessesOption = 0,
     threads: Annotated[int, typer.Option("--threads", help="Threads of a run on a CPU.", min=1)] = 1,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits every time on a GPU too; slower.")
+    ] = False,
+    checkpoint_steps: Annotated[
+        int, typer.Option("--checkpoint-steps", help="Steps between checkpoints; 0: at every epoch's end.", min=0)
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume/--fresh", help="Continue unfinished runs, or begin them again.")
+    ] = True,
 ) -> int:
-    """Train a method on a scenario, once per seed. Runs that are there already are kept, not trained again.
+    """Train a method on a scenario, once per seed. Finished runs are kept, unfinished ones continued.
 
     Examples:
 
     `gcr run seq-digits --method gcr --buffer 100 --seeds 0,1,2`
 
     `gcr run seq-digits --method er --selector grad-approx --set lr=0.03 --out runs/er-gcr`
+
+    `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8 --precision bf16`
     """
     from gcr.experiments.experiment import compose
+    from gcr.experiments.job import Execution
 
     overrides = _read_settings(settings or [])
-    for key, value in (("buffer", buffer), ("epochs", epochs), ("model", model)):
+    for key, value in (("buffer", buffer), ("epochs", epochs), ("model", model), ("precision", precision)):
         if value is not None:
             if key in overrides:
                 raise BadInput(f"{key} is given twice, as --{key} and as --set {key}=…; give it once")
             overrides[key] = value
     numbers = _read_seeds(seeds)
     experiments = [compose(scenario, method, seed=seed, selector=selector, overrides=overrides) for seed in numbers]
-    return _train_and_show(experiments, out_folder, name, device, processes, threads)
+    how = Execution(device, mode, _read_pack(pack), processes, threads, deterministic, checkpoint_steps, not resume)
+    return _train_and_show(experiments, out_folder, name, how)
 
 
 @app.command("methods")
@@ -202,21 +229,23 @@ def _train_and_show(
     experiments: list[Experiment],
     folder: Path,
     name: str | None,
-    device: str,
-    processes: int,
-    threads: int,
+    how: Execution,
     title: str | None = None,
 ) -> int:
-    from gcr.experiments.engine import Job, pick_device, run_all
+    from gcr.experiments.engine import Ending, pick_device, run_all
+    from gcr.experiments.job import Job
     from gcr.experiments.report import needs_of_report, write_report
     from gcr.experiments.run_folder import RunFolder
     from gcr.experiments.tables import group_runs
     from gcr.progress import RunProgress
     from gcr.scenarios import entry
+    from gcr.training.stepper import pick_mode
 
     if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", name):
         raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
-    pick_device(device)
+    device = pick_device(how.device)
+    for experiment in experiments:
+        pick_mode(how.mode, device, experiment.method)
     for needed in {library for e in experiments for library in entry(e.scenario).needs} | (
         needs_of_report() if title else set()
     ):
@@ -230,21 +259,27 @@ def _train_and_show(
         job.folder.make()
     if reused := len(jobs) - len(waiting):
         err.print(f"{reused} of {len(jobs)} runs were there already", highlight=False)
-    failed = 0
+    ending = Ending()
     if waiting:
-        try:
-            with RunProgress(waiting, err) as progress:
-                failed = run_all(waiting, progress.listen, device, processes, threads)
-        except KeyboardInterrupt:
-            err.print("interrupted: finished runs are kept; the same command trains the rest", style="red")
-            return 130
+        with RunProgress(waiting, err) as progress:
+            ending = run_all(waiting, progress.listen, how)
     groups = group_runs(job.folder for job in jobs if job.folder.finished)
     if groups:
         _print_table(groups)
     if groups and title:
         page = write_report(groups, folder / "report.html", title)
         out.print(f"report: {page}", highlight=False, soft_wrap=True)
-    return 1 if failed else 0
+    if ending.signal:
+        missing = sum(not job.folder.finished for job in jobs)
+        err.print(f"stopped: {missing} of {len(jobs)} runs are unfinished; their state is saved", style="red")
+        err.print(f"continue with: {_this_command()}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 128 + ending.signal
+    return 1 if ending.failed else 0
+
+
+def _this_command() -> str:
+    words = [word for word in _arguments if word not in ("--fresh", "--resume")]
+    return shlex.join(["gcr", *words, *(["--resume"] if words[:1] == ["run"] else [])])
 
 
 def _print_table(groups: list[Any]) -> None:
@@ -291,6 +326,15 @@ def _read_settings(items: list[str]) -> dict[str, Any]:
             raise BadInput(f"{key} is set twice; give it once")
         values[key] = value
     return values
+
+
+def _read_pack(text: str) -> int:
+    """0 stands for auto."""
+    if text == "auto":
+        return 0
+    if not re.fullmatch(r"[1-9]\d{0,3}", text):
+        raise BadInput(f'pack must be auto or a whole number from 1 on, got "{text}"')
+    return int(text)
 
 
 def _read_seeds(text: str) -> list[int]:

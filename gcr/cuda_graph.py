@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 
-def capture(function: Callable[[], None], pool: tuple[int, int] | None = None) -> torch.cuda.CUDAGraph:
+def capture(function: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGraph:
     """The kernels that ``function`` would launch. Nothing is computed until the graph is replayed.
 
     Graphs that share a ``pool`` share memory: they must be replayed in turn, on one stream. Only the current stream

@@ -5,11 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gcr.experiments.engine import Event, Job
+from gcr.experiments.job import Event, Job
 
 
 class RunProgress:
-    """One bar over the steps of all runs on a terminal, nothing elsewhere; failures are always said."""
+    """One bar over the steps of all runs on a terminal, nothing elsewhere; remarks and failures are always said."""
 
     def __init__(self, jobs: list[Job], console: Console) -> None:
         self.console = console
@@ -39,9 +39,10 @@ class RunProgress:
         who = f"{experiment.label} seed {experiment.seed}"
         if event.epoch is not None:
             self.done[event.job], self.totals[event.job] = event.epoch.steps, event.epoch.total_steps
-        else:
-            self.ended += 1
-        if event.error is not None:
+        self.ended += event.ends_job
+        if event.remark is not None:
+            self.console.print(f"{who}: {event.remark}", markup=False, highlight=False, soft_wrap=True)
+        elif event.error is not None:
             self.console.print(
                 f"failed: {who}: {event.error}", style="red", markup=False, highlight=False, soft_wrap=True
             )

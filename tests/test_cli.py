@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -227,39 +226,6 @@ def test_a_broken_result_beside_it_does_not_spoil_a_run(tmp_path):
 
 def test_a_page_that_cannot_be_written(demo, tmp_path):
     refused(gcr("report", demo[0], "--page", tmp_path), "cannot write")
-
-
-def test_interrupt_keeps_what_is_finished_and_says_so(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "gcr",
-        "run",
-        "seq-digits",
-        "--epochs",
-        "50",
-        "--seeds",
-        "0,1",
-        "--out",
-        str(tmp_path),
-    ]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    metrics = tmp_path / "seq-digits-gcr-k100/seed-0/metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not metrics.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "the same command trains the rest" in told
-    assert "Traceback" not in told
 
 
 def test_no_arguments_show_the_help():

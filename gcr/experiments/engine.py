@@ -1,45 +1,32 @@
-"""Training a list of experiments on this machine: in processes on a CPU, one after another on a GPU."""
+"""Training a list of jobs on this machine: in processes on a CPU, in packs on a GPU."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import platform
 import re
 import threading
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-import gcr
-from gcr import scenarios
 from gcr.experiments.experiment import Experiment
-from gcr.experiments.run_folder import RunFolder
+from gcr.experiments.job import Event, Execution, Job, Listener, job_steps, run_job
+from gcr.experiments.stop import Stop, stop_by_signal
 from gcr.settings import BadInput
-from gcr.training import Diverged, Epoch, How, train
+from gcr.training.pack import run_pack
 
 
-@dataclass(frozen=True)
-class Job:
-    experiment: Experiment
-    folder: RunFolder
+@dataclass
+class Ending:
+    """How a list of jobs ended. Jobs that were stopped, or not begun, continue with the same command."""
 
-
-@dataclass(frozen=True)
-class Event:
-    """Something happened in job number ``job``: an epoch ended, or the job did (``accuracy`` or ``error`` is set)."""
-
-    job: int
-    epoch: Epoch | None = None
-    accuracy: float | None = None
-    error: str | None = None
-
-
-Listener = Callable[[Event], None]
+    failed: int = 0
+    stopped: int = 0
+    signal: int = 0  # that stopped them; 0: none
 
 
 def pick_device(name: str) -> torch.device:
@@ -53,125 +40,116 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def run_all(jobs: list[Job], listen: Listener, device: str = "auto", processes: int = 0, threads: int = 1) -> int:
-    """Train all jobs and return how many failed. One failure does not stop the others.
+def run_all(jobs: list[Job], listen: Listener, how: Execution | None = None) -> Ending:
+    """Train all jobs. One failure does not stop the others; SIGINT and SIGTERM stop all, with a checkpoint of each.
 
-    ``processes`` 0 means one per core on a CPU. A run on CPU uses ``threads`` threads: with the same number the bits
-    are the same, whatever else runs beside it.
+    A run on a CPU uses ``how.threads`` threads: with the same number the bits are the same, whatever runs beside it.
     """
-    where = pick_device(device)
-    if where.type == "cuda":
-        processes = 1
-    processes = min(processes or os.cpu_count() or 1, len(jobs))
-    failed = 0
+    how = how or Execution()
+    device = pick_device(how.device)
+    how = replace(how, device=str(device))
+    ending = Ending()
 
     def count(event: Event) -> None:
-        nonlocal failed
-        failed += event.error is not None
+        ending.failed += event.error is not None
+        ending.stopped += event.stopped
         listen(event)
 
-    if processes <= 1:
-        for number, job in enumerate(jobs):
-            _run_job(number, job, str(where), threads, count)
+    processes = min(how.processes or os.cpu_count() or 1, len(jobs))
+    if device.type == "cuda":
+        set_kernels(how.deterministic)
+        with stop_by_signal() as stop:
+            waiting = (
+                job_steps(number, jobs[number], how, count, stop) for number in _longest_first(jobs) if not stop()
+            )
+            run_pack(waiting, how.pack, device)
+    elif processes > 1:
+        stop = _run_in_processes(jobs, count, how, processes)
     else:
-        _run_in_processes(jobs, count, str(where), processes, threads)
-    return failed
+        with stop_by_signal() as stop:
+            for number, job in enumerate(jobs):
+                if not stop():
+                    run_job(number, job, how, count, stop)
+    ending.signal = stop.number
+    return ending
 
 
-def run_one(job: Job, device: str, threads: int, on_epoch: Callable[[Epoch], None]) -> dict[str, Any]:
-    """Train one experiment into its folder and return its result."""
-    experiment = job.experiment
-    job.folder.begin(experiment)
-
-    def each_epoch(epoch: Epoch) -> None:
-        job.folder.add_epoch(epoch)
-        on_epoch(epoch)
-
-    outcome = train(
-        scenario=scenarios.load(experiment.scenario),
-        model=experiment.model,
-        method=experiment.method,
-        policy=experiment.memory,
-        training=experiment.training,
-        seed=experiment.seed,
-        how=How(device=device, threads=threads),
-        on_epoch=each_epoch,
-    )
-    result = {
-        "class_il": outcome.class_il,
-        "task_il": outcome.task_il,
-        "selections": outcome.state.selections,
-        "seconds": outcome.seconds,
-        "steps": outcome.steps,
-        "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
-        "threads": threads,
-    }
-    memory = outcome.state.memory
-    kept = None
-    if memory is not None:
-        kept = {name: column[: int(memory.kept)].cpu().contiguous() for name, column in memory.columns.items()}
-    job.folder.finish(result, kept)
-    return result
-
-
-def _run_job(number: int, job: Job, device: str, threads: int, listen: Listener) -> None:
-    try:
-        result = run_one(job, device, threads, lambda epoch: listen(Event(number, epoch=epoch)))
-        listen(Event(number, accuracy=result["class_il"]["accuracy"]))
-    except Exception as error:
-        kind = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
-        listen(Event(number, error=kind + " ".join(str(error).split())))
+def set_kernels(deterministic: bool) -> None:
+    """Choose convolution kernels by trial, or only such kernels as give the same bits every time."""
+    torch.backends.cudnn.benchmark = not deterministic
+    torch.backends.cudnn.deterministic = deterministic
+    torch.use_deterministic_algorithms(deterministic)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 _events: Any = None  # in a worker process: the queue to the parent
+_stop = Stop()  # in a worker process: set by a signal
 
 
 def _start_worker(events: Any) -> None:
     global _events
     _events = events
+    _stop.set_by_signals()
 
 
-def _run_in_worker(number: int, job: Job, device: str, threads: int) -> None:
-    _run_job(number, job, device, threads, _events.put)
+def _run_in_worker(number: int, job: Job, how: Execution) -> None:
+    if not _stop():
+        run_job(number, job, how, _events.put, _stop)
 
 
-def _run_in_processes(jobs: list[Job], listen: Listener, device: str, processes: int, threads: int) -> None:
+def _run_in_processes(jobs: list[Job], listen: Listener, how: Execution, processes: int) -> Stop:
     context = multiprocessing.get_context("spawn")
     events = context.Queue()
     ended: set[int] = set()
 
     def forward() -> None:
         while (event := events.get()) is not None:
-            if event.accuracy is not None or event.error is not None:
+            if event.ends_job:
                 ended.add(event.job)
             listen(event)
 
     reader = threading.Thread(target=forward, daemon=True)
     reader.start()
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(events,))
+    futures: list[Future[None]] = []
+
+    def stop_workers() -> None:
+        for future in futures:
+            future.cancel()
+        for process in list((pool._processes or {}).values()):
+            process.terminate()  # a signal to its ``Stop``: it finishes its step and saves
+
     lost = ""
     try:
-        longest_first = sorted(range(len(jobs)), key=lambda number: -_passes(jobs[number].experiment))
-        futures = [pool.submit(_run_in_worker, number, jobs[number], device, threads) for number in longest_first]
-        for future in as_completed(futures):
-            try:
-                future.result()
-            except BrokenProcessPool:
-                lost = "a worker process died (out of memory?); run the same command again for the missing seeds"
+        with stop_by_signal(stop_workers) as stop:
+            futures += [pool.submit(_run_in_worker, number, jobs[number], how) for number in _longest_first(jobs)]
+            for future in as_completed(futures):
+                try:
+                    future.result()
+                except CancelledError:
+                    pass
+                except BrokenProcessPool:
+                    lost = "a worker process died (out of memory?); run the same command again for the missing seeds"
     except BaseException:
-        for process in list(pool._processes.values()):
-            process.terminate()
+        for process in list((pool._processes or {}).values()):
+            process.kill()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         events.put(None)
         reader.join(timeout=10)  # a worker that was killed may have taken the queue's lock with it
     for number in range(len(jobs)):
-        if lost and number not in ended:
+        if lost and number not in ended and not stop():
             listen(Event(number, error=lost))
+    return stop
+
+
+def _longest_first(jobs: list[Job]) -> list[int]:
+    """So that nothing waits for a long run at the end."""
+    return sorted(range(len(jobs)), key=lambda number: -_passes(jobs[number].experiment))
 
 
 def _passes(experiment: Experiment) -> int:
-    """Passes of the network over an example, roughly: longer runs start first, so that no core waits at the end."""
+    """Passes of the network over an example, roughly."""
     return experiment.training.epochs * (1 + sum(len(kinds) for kinds in experiment.method.replays))

@@ -1,7 +1,7 @@
 """The folder of one run: ``<out>/<name>/seed-<n>/``, with its experiment, metrics, result and final memory.
 
 Files are written to a temporary name and renamed, so that what is there is whole. ``result.json`` comes last: a
-folder with it is a finished run.
+folder with it is a finished run. While the run goes on, its last two checkpoints are there too.
 """
 
 from __future__ import annotations
@@ -55,11 +55,19 @@ class RunFolder:
         except OSError as error:
             raise BadInput(f"cannot write to {self.path} ({error.strerror}); choose another --out") from None
 
-    def begin(self, experiment: Experiment) -> None:
-        """Start the run from the beginning: what an unfinished run left is dropped."""
+    def begin(self, experiment: Experiment, fresh: bool = False) -> None:
+        """Make the folder ready. ``fresh`` drops the checkpoints that an unfinished run left."""
         self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / "metrics.jsonl").unlink(missing_ok=True)
+        if fresh:
+            self._drop_checkpoints()
         write_whole(self.path / "experiment.json", (experiment.to_json() + "\n").encode())
+
+    def cut_metrics(self, epochs: int) -> None:
+        """Drop what was written after the checkpoint that the run goes on from."""
+        file = self.path / "metrics.jsonl"
+        if file.exists():
+            lines = file.read_text().splitlines(keepends=True)
+            write_whole(file, "".join(lines[:epochs]).encode())
 
     def add_epoch(self, epoch: Epoch) -> None:
         with open(self.path / "metrics.jsonl", "a") as file:
@@ -71,6 +79,11 @@ class RunFolder:
 
             write_whole(self.path / "memory.safetensors", save(memory))
         write_whole(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+        self._drop_checkpoints()
+
+    def _drop_checkpoints(self) -> None:
+        for file in [*self.path.glob("checkpoint-*.safetensors"), *self.path.glob(".checkpoint-*.part")]:
+            file.unlink(missing_ok=True)
 
     def experiment(self) -> Experiment:
         return Experiment.from_json((self.path / "experiment.json").read_text())

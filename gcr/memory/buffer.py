@@ -75,7 +75,7 @@ class Memory:
             if name in batch:
                 column[slot] = batch[name].to(column.dtype)
             else:
-                column[slot] = 1 if name == "weight" else 0
+                column.index_fill_(0, slot, 1 if name == "weight" else 0)
         count = admitted.sum()
         self.seen += count
         self.seen_since += count

@@ -74,7 +74,7 @@ class _Norm(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         from gcr.models import norm_kernels as kernels
 
         x, y, mean, rstd, weight = ctx.saved_tensors

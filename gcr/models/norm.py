@@ -19,6 +19,7 @@ Sizes = tuple[int, ...]
 class BatchNorm(nn.BatchNorm2d):
     def __init__(self, channels: int, relu: bool = True) -> None:
         super().__init__(channels)
+        self.num_batches_tracked = None  # only a cumulative average would need it, and it costs a kernel per layer
         self.relu = relu
 
     def forward(self, x: Tensor, sizes: Sizes | None = None, add: Tensor | None = None) -> Tensor:

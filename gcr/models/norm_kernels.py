@@ -13,7 +13,7 @@ import triton.language as tl
 
 
 @triton.jit
-def chunk_moments(x, chunks, moments, C, ROWS: tl.constexpr, R: tl.constexpr, B: tl.constexpr):  # type: ignore[no-untyped-def]
+def chunk_moments(x, chunks, moments, C, ROWS: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
     """Mean and sum of squared deviations of every chunk: moments [n, 2, C]."""
     chunk = tl.program_id(0)
     channel = tl.program_id(1) * B + tl.arange(0, B)
@@ -37,7 +37,7 @@ def chunk_moments(x, chunks, moments, C, ROWS: tl.constexpr, R: tl.constexpr, B:
 
 
 @triton.jit
-def group_moments(  # type: ignore[no-untyped-def]
+def group_moments(
     moments,
     chunks,
     groups,
@@ -88,7 +88,7 @@ def group_moments(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def normalise(  # type: ignore[no-untyped-def]
+def normalise(
     x,
     add,
     y,
@@ -128,7 +128,7 @@ def normalise(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def chunk_gradients(  # type: ignore[no-untyped-def]
+def chunk_gradients(
     dy,
     x,
     y,
@@ -167,9 +167,7 @@ def chunk_gradients(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def group_gradients(  # type: ignore[no-untyped-def]
-    sums, groups, means, dweight, dbias, C, G: tl.constexpr, N: tl.constexpr, B: tl.constexpr
-):
+def group_gradients(sums, groups, means, dweight, dbias, C, G: tl.constexpr, N: tl.constexpr, B: tl.constexpr):
     """Chunks -> minibatches: the two sums over rows, [G, 2, C]; and the gradients of weight and bias."""
     channel = tl.program_id(0) * B + tl.arange(0, B)
     there = channel < C
@@ -196,7 +194,7 @@ def group_gradients(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def input_gradient(  # type: ignore[no-untyped-def]
+def input_gradient(
     dy,
     x,
     y,

@@ -26,8 +26,9 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor, sizes: Sizes | None = None) -> Tensor:
         shortcut = x if self.shortcut is None else self.shortcut(x, sizes)
-        out = self.norm1(self.conv1(x), sizes)
-        return self.norm2(self.conv2(out), sizes, add=shortcut)
+        out: Tensor = self.norm1(self.conv1(x), sizes)
+        out = self.norm2(self.conv2(out), sizes, add=shortcut)
+        return out
 
 
 def resnet18(image_shape: tuple[int, int, int], n_classes: int, width: int = 64) -> Network:

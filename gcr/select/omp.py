@@ -147,6 +147,7 @@ class Pursuit:
 
     def captured(self) -> Callable[[], None]:
         """A few rounds over all slots as a CUDA graph: one launch in place of some hundreds."""
+
         def rounds() -> None:
             for _ in range(ROUNDS_UNSEEN):
                 self.round(self.slots)

@@ -1,6 +1,18 @@
-"""Training: draws, state, step, loop."""
+"""Training: draws, state, step, checkpoints, loop, packs."""
 
-from gcr.training.run import Diverged, Epoch, How, Outcome, Run, Stopped, train
+from gcr.training.checkpoint import Checkpoints
+from gcr.training.run import Diverged, Epoch, How, Outcome, Run, Stopped, own_stream, train
 from gcr.training.settings import Training
 
-__all__ = ["Diverged", "Epoch", "How", "Outcome", "Run", "Stopped", "Training", "train"]
+__all__ = [
+    "Checkpoints",
+    "Diverged",
+    "Epoch",
+    "How",
+    "Outcome",
+    "Run",
+    "Stopped",
+    "Training",
+    "own_stream",
+    "train",
+]

@@ -60,10 +60,6 @@ class Checkpoints:
                 remarks.append(f"no readable checkpoint in {self.folder}; starting from the beginning")
         return remarks
 
-    def clear(self) -> None:
-        for file in [*self.files(), *self.folder.glob(".checkpoint-*.part")]:
-            file.unlink(missing_ok=True)
-
     def _refuse_another(self, file: Path, there: Mapping[str, Any]) -> None:
         differences = [
             f"{key} is {there.get(key, 'absent')} there, {self.identity.get(key, 'absent')} here"
@@ -86,4 +82,3 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             return about, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(str(error)) from None
-

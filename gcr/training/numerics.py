@@ -1,7 +1,7 @@
 """Precision: how finely a network computes. Weights, statistics, losses and memory are float32 in any case.
 
-``fp32`` is the reference, ``tf32`` cuts the factors of matrix products on a GPU to 10 bits, ``bf16`` computes the network
-in bfloat16 (autocast). ``auto`` is tf32 on a GPU and fp32 on a CPU. Selection always computes as ``fp32`` or ``tf32``.
+``fp32`` is the reference, ``tf32`` cuts the factors of matrix products on a GPU to 10 bits, ``bf16`` computes the
+network in bfloat16 (autocast). ``auto`` is tf32 on a GPU and fp32 on a CPU. Selection never computes in bfloat16.
 """
 
 from __future__ import annotations

@@ -100,9 +100,7 @@ class Run:
     def advance(self) -> Iterator[None]:
         """Trains to the end. Yields after every step, and while it waits for the device."""
         with _cpu_threads(self.how.threads):
-            draws = EpochDraws(
-                draw_plan(self.method, self.policy, self.training), max(self.epoch_lengths), self.device
-            )
+            draws = EpochDraws(draw_plan(self.method, self.policy, self.training), max(self.epoch_lengths), self.device)
             train = self.scenario.train
             feed = None if train.resident else Feed(train.pixels, self.training.batch, self.device)
             self.clock = time.perf_counter()
@@ -174,9 +172,7 @@ class Run:
             raise Diverged(f"weights of the network are no numbers after task {state.stage + 1}; try a smaller lr")
         if policy is not None and policy.selects and state.memory is not None:
             with computing(self.precision, self.device, autocast=False):
-                told = reselect(
-                    state.memory, policy, self.method, state.net, self.scenario, (self.seed, state.stage)
-                )
+                told = reselect(state.memory, policy, self.method, state.net, self.scenario, (self.seed, state.stage))
             state.selections.append(told)
         with computing(self.precision, self.device):
             class_il, task_il = evaluate(state.net, self.scenario)

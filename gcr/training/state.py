@@ -14,7 +14,6 @@ from gcr.scenarios import Scenario
 from gcr.training.settings import Training
 from gcr.training.sgd import Sgd
 
-
 # What a checkpoint says in JSON beside the tensors.
 PLACE = ("stage", "epoch", "epoch_steps", "steps", "seconds", "class_il", "task_il", "selections")
 
@@ -43,7 +42,7 @@ class RunState:
     ) -> RunState:
         net = build(model, scenario.image_shape, scenario.n_classes, seed).to(device)
         if device.type == "cuda":
-            net = net.to(memory_format=torch.channels_last)
+            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         memory = None
         if policy is not None:
             memory = Memory.empty(policy.buffer, policy.pool_size, scenario.image_shape, scenario.n_classes, device)

@@ -89,5 +89,3 @@ class Stepper:
             draws = self.draws.at(state.step, size, replaying)
             images = None if self.images is None else self.images[:size]
             train_step(state, self.scenario, self.method, self.policy, draws, images)
-
-

@@ -1,5 +1,7 @@
 """What holds for every method, under every policy that can serve it."""
 
+import json
+
 import pytest
 import torch
 from conftest import make_scenario
@@ -7,7 +9,7 @@ from conftest import make_scenario
 from gcr.experiments.experiment import POLICIES, Experiment, compose, setting_names
 from gcr.memory import Policy
 from gcr.methods import METHODS
-from gcr.training import Training, train
+from gcr.training import Checkpoints, How, Run, Stopped, Training, train
 
 PAIRS = [(method, policy) for method in METHODS for policy in (POLICIES if method().replays else POLICIES[:1])]
 every_pair = pytest.mark.parametrize(("method", "policy"), PAIRS, ids=[f"{m.name}+{p.name}" for m, p in PAIRS])
@@ -41,6 +43,30 @@ def test_the_same_experiment_gives_the_same_bits(method, policy):
         ours, theirs = first.state.memory.read(rows), second.state.memory.read(rows)
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert not torch.equal(first.state.net.head.weight, other.state.net.head.weight)
+
+
+@every_pair
+@pytest.mark.parametrize("stop_after", [3, 11])  # within the first stage's epochs, and in the middle of the second's
+def test_a_resumed_run_ends_with_the_same_bits(method, policy, stop_after, tmp_path):
+    whole = run(method, policy)
+
+    def part(stop):
+        memory = Policy(buffer=12, selector=policy(), replay_batch=8)
+        training = Training(epochs=2, lr=0.05, batch=8)
+        saved = Checkpoints(tmp_path, {"a": 1})
+        return Run(make_scenario(), "convnet", method(), memory, training, 0, How(), checkpoints=saved, stop=stop)
+
+    first = part(lambda: first.state.steps == stop_after)
+    with pytest.raises(Stopped):
+        list(first.advance())
+    second = part(lambda: False)
+    assert second.state.steps == stop_after
+    list(second.advance())
+    outcome = second.outcome()
+    assert (outcome.class_il, outcome.task_il) == (whole.class_il, whole.task_il)
+    assert json.dumps(outcome.state.selections) == json.dumps(whole.state.selections)
+    for (name, ours), (_, theirs) in zip(outcome.state.tensors(), whole.state.tensors(), strict=True):
+        assert torch.equal(ours, theirs), name
 
 
 @every_pair

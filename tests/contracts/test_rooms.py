@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ORDER = [
     "settings",
+    "cuda_graph",
     "select",
     "network_pool",
     "memory",

@@ -3,8 +3,9 @@ import signal
 
 import pytest
 
-from gcr.experiments.engine import Job, pick_device, run_all
+from gcr.experiments.engine import pick_device, run_all
 from gcr.experiments.experiment import compose
+from gcr.experiments.job import Execution, Job
 from gcr.experiments.run_folder import RunFolder
 from gcr.settings import BadInput
 
@@ -17,8 +18,8 @@ def jobs(out, n=3):
 def test_processes_give_the_same_numbers_as_one(tmp_path):
     alone, together = jobs(tmp_path / "alone"), jobs(tmp_path / "together")
     events = []
-    assert run_all(alone, events.append, "cpu", processes=1) == 0
-    assert run_all(together, events.append, "cpu", processes=2) == 0
+    assert run_all(alone, events.append, Execution("cpu", processes=1)).failed == 0
+    assert run_all(together, events.append, Execution("cpu", processes=2)).failed == 0
     assert len([e for e in events if e.accuracy is not None]) == 6
     assert len([e for e in events if e.epoch is not None]) == 2 * 3 * 5
     for ours, theirs in zip(alone, together, strict=True):
@@ -32,7 +33,7 @@ def test_one_failure_does_not_stop_the_others(tmp_path, processes):
     todo[1].folder.path.parent.mkdir(parents=True)
     todo[1].folder.path.write_text("a file where the folder should be")
     events = []
-    assert run_all(todo, events.append, "cpu", processes=processes) == 1
+    assert run_all(todo, events.append, Execution("cpu", processes=processes)).failed == 1
     (failure,) = [e for e in events if e.error]
     assert failure.job == 1
     assert "FileExistsError" in failure.error
@@ -51,7 +52,7 @@ def test_a_worker_that_dies_is_told(tmp_path):
             for pid in children():
                 os.kill(pid, signal.SIGKILL)
 
-    assert run_all(todo, kill_the_workers, "cpu", processes=2) >= 1
+    assert run_all(todo, kill_the_workers, Execution("cpu", processes=2)).failed >= 1
     assert all("worker process died" in error for error in errors)
 
 

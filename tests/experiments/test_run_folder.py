@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from gcr.experiments.engine import Job, run_one
 from gcr.experiments.experiment import Experiment, compose
-from gcr.experiments.run_folder import RunFolder, finished_runs
+from gcr.experiments.job import Execution, Job, run_job
+from gcr.experiments.run_folder import RunFolder
 from gcr.settings import BadInput
 
 
@@ -16,7 +16,7 @@ def small(seed=0, **overrides):
 def finished(tmp_path):
     experiment = small()
     job = Job(experiment, RunFolder.of(tmp_path, experiment))
-    run_one(job, "cpu", 1, lambda epoch: None)
+    run_job(0, job, Execution("cpu"), lambda event: None)
     return job
 
 
@@ -43,7 +43,7 @@ def test_files_of_a_finished_run(finished):
 
 def test_the_same_experiment_gives_the_same_files_but_for_times(finished, tmp_path):
     again = Job(finished.experiment, RunFolder(tmp_path / "again" / "seed-0"))
-    run_one(again, "cpu", 1, lambda epoch: None)
+    run_job(0, again, Execution("cpu"), lambda event: None)
     ours, theirs = finished.folder.result(), again.folder.result()
     assert ours | {"seconds": 0} == theirs | {"seconds": 0}
     name = "memory.safetensors"
@@ -70,13 +70,14 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         RunFolder(tmp_path / "file" / "seed-0").make()
 
 
-def test_what_an_unfinished_run_left_is_dropped(tmp_path):
+def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
     folder = RunFolder(tmp_path / "run" / "seed-0")
     folder.begin(small())
-    (folder.path / "metrics.jsonl").write_text("half a li")
-    folder.begin(small())
-    assert not (folder.path / "metrics.jsonl").exists()
-    assert list(finished_runs(tmp_path)) == []
+    (folder.path / "metrics.jsonl").write_text("one\ntwo\nhalf a li")
+    folder.cut_metrics(1)
+    assert (folder.path / "metrics.jsonl").read_text() == "one\n"
+    folder.cut_metrics(0)
+    assert (folder.path / "metrics.jsonl").read_text() == ""
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "{}", '"text"'])

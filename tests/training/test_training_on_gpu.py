@@ -18,9 +18,9 @@ def test_cpu_and_gpu_train_alike(method, sampling):
     """The same draws on both: after a few steps the networks differ by rounding only."""
     selector = next(p for p in POLICIES if p.name == method.default_selector)()
     policy = Policy(buffer=12, selector=selector, sampling=sampling, replay_batch=8)
+    training = Training(epochs=1, lr=0.05, batch=8, precision="fp32")
     ours, theirs = (
-        train(make_scenario(channels=3), "convnet", method(), policy, Training(epochs=1, lr=0.05, batch=8), 0, device)
-        for device in ("cpu", "cuda")
+        train(make_scenario(channels=3), "convnet", method(), policy, training, 0, device) for device in ("cpu", "cuda")
     )
     for a, b in zip(ours.state.net.parameters(), theirs.state.net.parameters(), strict=True):
         torch.testing.assert_close(a, b.cpu(), atol=2e-3, rtol=2e-2)

@@ -1,0 +1,152 @@
+"""One experiment, trained into its folder: begun or continued, watched, finished."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+import gcr
+from gcr import scenarios
+from gcr.experiments.experiment import Experiment, flat
+from gcr.experiments.run_folder import RunFolder
+from gcr.scenarios import Scenario
+from gcr.settings import BadInput
+from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
+
+
+@dataclass(frozen=True)
+class Job:
+    experiment: Experiment
+    folder: RunFolder
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How jobs are carried out. Only ``threads``, ``deterministic`` and the device can touch a number, by rounding."""
+
+    device: str = "auto"
+    mode: str = "auto"
+    pack: int = 0  # runs at a time on a GPU; 0: as many as pay
+    processes: int = 0  # runs at a time on a CPU; 0: one per core
+    threads: int = 1  # of a run on a CPU
+    deterministic: bool = False  # kernels that give the same bits every time, on a GPU
+    checkpoint_steps: int = 0  # steps between checkpoints; 0: at every epoch's end
+    fresh: bool = False  # begin again rather than continue from a checkpoint
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened in job number ``job``: an epoch ended, there is something to say, or the job ended (with an
+    ``accuracy``, an ``error``, or ``stopped``)."""
+
+    job: int
+    epoch: Epoch | None = None
+    remark: str | None = None
+    accuracy: float | None = None
+    error: str | None = None
+    stopped: bool = False
+
+    @property
+    def ends_job(self) -> bool:
+        return self.accuracy is not None or self.error is not None or self.stopped
+
+
+Listener = Callable[[Event], None]
+
+
+def job_steps(
+    number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Train the job to its end, yielding after every step. Whatever goes wrong is told, not raised."""
+    try:
+        result = yield from _train(number, job, how, listen, stop)
+        listen(Event(number, accuracy=result["class_il"]["accuracy"]))
+    except Stopped:
+        listen(Event(number, stopped=True))
+    except torch.cuda.OutOfMemoryError:
+        listen(Event(number, error=f"out of GPU memory; use a smaller --pack{f' than {how.pack}' if how.pack else ''}"))
+    except Exception as error:
+        kind = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
+        listen(Event(number, error=kind + " ".join(str(error).split())))
+
+
+def run_job(number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False) -> None:
+    with own_stream(torch.device(how.device)):
+        for _ in job_steps(number, job, how, listen, stop):
+            pass
+
+
+def _train(
+    number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool]
+) -> Generator[None, None, dict[str, Any]]:
+    experiment, folder = job.experiment, job.folder
+    folder.begin(experiment, fresh=how.fresh)
+
+    def each_epoch(epoch: Epoch) -> None:
+        folder.add_epoch(epoch)
+        listen(Event(number, epoch=epoch))
+
+    run = Run(
+        scenario=_scenario(experiment.scenario, how.device),
+        model=experiment.model,
+        method=experiment.method,
+        policy=experiment.memory,
+        training=experiment.training,
+        seed=experiment.seed,
+        how=How(how.device, how.mode, how.threads, how.checkpoint_steps),
+        on_epoch=each_epoch,
+        checkpoints=Checkpoints(folder.path, _identity(experiment, how)),
+        stop=stop,
+    )
+    for remark in run.remarks:
+        listen(Event(number, remark=remark))
+    folder.cut_metrics(run.state.stage * experiment.training.epochs + run.state.epoch)
+    yield from run.advance()
+    result = _result(run, how)
+    folder.finish(result, _kept(run))
+    return result
+
+
+def _identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
+    """What a checkpoint must agree with to be continued."""
+    on_gpu = how.device.startswith("cuda")
+    return flat(experiment.to_dict()) | {
+        "version of gcr": gcr.__version__,
+        "device": "cuda" if on_gpu else "cpu",
+        "threads": None if on_gpu else how.threads,
+        "deterministic": how.deterministic,
+    }
+
+
+@lru_cache(maxsize=4)  # the runs of a pack share it
+def _scenario(name: str, device: str) -> Scenario:
+    return scenarios.load(name).to(device)
+
+
+def _result(run: Run, how: Execution) -> dict[str, Any]:
+    outcome = run.outcome()
+    return {
+        "class_il": outcome.class_il,
+        "task_il": outcome.task_il,
+        "selections": outcome.state.selections,
+        "seconds": outcome.seconds,
+        "steps": outcome.steps,
+        "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "device": torch.cuda.get_device_name(how.device) if how.device.startswith("cuda") else "cpu",
+        "precision": run.precision,
+        "mode": run.mode,
+        "threads": how.threads,
+        "deterministic": how.deterministic,
+    }
+
+
+def _kept(run: Run) -> dict[str, torch.Tensor] | None:
+    memory = run.state.memory
+    if memory is None:
+        return None
+    return {name: column[: int(memory.kept)].cpu().contiguous() for name, column in memory.columns.items()}

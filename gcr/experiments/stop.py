@@ -1,0 +1,56 @@
+"""Stopping in good order: SIGINT and SIGTERM let a run finish its step and save."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stop:
+    """Becomes true at the first signal. ``number`` is that signal's, for the exit code (128 + number)."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(self) -> bool:
+        return self.number != 0
+
+    def set(self, number: int, _: FrameType | None = None) -> None:
+        self.number = number
+
+    def set_by_signals(self) -> None:
+        """For as long as the process lives."""
+        for number in SIGNALS:
+            signal.signal(number, self.set)
+
+
+@contextmanager
+def stop_by_signal(then: Callable[[], None] = lambda: None) -> Iterator[Stop]:
+    """Inside, a first signal only sets the ``Stop`` and calls ``then``; a second one does what it always does. Signals
+    reach the main thread only; elsewhere nothing is changed."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def handle(number: int, _: FrameType | None) -> None:
+        stop.set(number)
+        restore()
+        then()
+
+    for number in SIGNALS:
+        signal.signal(number, handle)
+    try:
+        yield stop
+    finally:
+        restore()

@@ -1,0 +1,94 @@
+import json
+
+import pytest
+import torch
+from conftest import make_scenario
+
+from gcr.memory import Policy
+from gcr.methods import Er
+from gcr.settings import BadInput
+from gcr.training import Checkpoints, Diverged, How, Run, Training
+
+
+def new_run(folder, identity=None, how=None, lr=0.05, epochs=3, stop=lambda: False):
+    saved = Checkpoints(folder, identity or {"seed": 0})
+    training = Training(epochs=epochs, lr=lr, batch=8)
+    return Run(make_scenario(), "mlp", Er(), Policy(buffer=12), training, 0, how or How(), checkpoints=saved, stop=stop)
+
+
+def train_to(run, steps):
+    for _ in run.advance():
+        if run.state.steps == steps:
+            return run
+    return run
+
+
+def test_every_epoch_is_saved_and_two_are_kept(tmp_path):
+    train_to(new_run(tmp_path), 8)  # an epoch is 3 steps
+    assert [file.name for file in Checkpoints(tmp_path, {}).files()] == [
+        "checkpoint-000000006.safetensors",
+        "checkpoint-000000003.safetensors",
+    ]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_every_n_steps_on_request(tmp_path):
+    train_to(new_run(tmp_path, how=How(checkpoint_steps=2)), 5)
+    assert Checkpoints(tmp_path, {}).files()[0].name == "checkpoint-000000004.safetensors"
+    resumed = new_run(tmp_path)
+    assert (resumed.state.steps, resumed.state.epoch, resumed.state.epoch_steps) == (4, 1, 1)
+
+
+def test_no_pickle_and_no_spare_row(tmp_path):
+    from safetensors.torch import load
+
+    train_to(new_run(tmp_path), 5)
+    tensors = load(Checkpoints(tmp_path, {}).files()[0].read_bytes())
+    assert len(tensors["memory.label"]) == 12
+    assert tensors["memory.seen"].item() == 24
+
+
+def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path):
+    train_to(new_run(tmp_path), 8)
+    newest = Checkpoints(tmp_path, {}).files()[0]
+    newest.write_bytes(newest.read_bytes()[:-100])
+    run = new_run(tmp_path)
+    assert run.state.steps == 3
+    (remark,) = run.remarks
+    assert "checkpoint-000000006.safetensors cannot be read" in remark
+    assert "the one before" in remark
+
+
+def test_no_readable_checkpoint_is_a_new_beginning_and_said(tmp_path):
+    (tmp_path / "checkpoint-000000003.safetensors").write_bytes(b"nothing")
+    run = new_run(tmp_path)
+    assert run.state.steps == 0
+    assert "starting from the beginning" in run.remarks[-1]
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    train_to(new_run(tmp_path, {"training.lr": 0.1, "version of gcr": "0.1.0"}), 5)
+    with pytest.raises(BadInput, match=r"training.lr is 0.1 there, 0.2 here; version of gcr is 0.1.0 there, 0.3 here"):
+        new_run(tmp_path, {"training.lr": 0.2, "version of gcr": "0.3"})
+
+
+def test_a_loss_that_is_no_number_is_placed_and_the_good_checkpoint_stays(tmp_path):
+    run = train_to(new_run(tmp_path), 7)
+    with torch.no_grad():
+        run.state.net.head.weight.fill_(torch.nan)
+    run.checkpoints.save(run.state)  # as if it had happened later
+    broken = new_run(tmp_path, how=How(checkpoint_steps=1))
+    with pytest.raises(Diverged, match="task 1, epoch 3, step 2"):
+        train_to(broken, 99)
+    names = [file.name for file in Checkpoints(tmp_path, {}).files()]
+    assert names == ["checkpoint-000000007.safetensors", "checkpoint-000000006.safetensors"]
+
+
+def test_the_header_is_json(tmp_path):
+    from safetensors import safe_open
+
+    train_to(new_run(tmp_path), 5)
+    with safe_open(Checkpoints(tmp_path, {}).files()[0], "pt") as file:
+        about = json.loads(file.metadata()["gcr"])
+    assert about["identity"] == {"seed": 0}
+    assert about["place"]["steps"] == 3
