@@ -1,7 +1,8 @@
 """``BatchNorm`` of several minibatches, shortcut sum and ReLU in three kernels forward and three backward, on a GPU.
 
 Plain torch needs some ten kernels for every minibatch, and passes over memory for each. Reads and writes here: forward
-x twice, y once; backward dy, x and y twice, dx once. Statistics are float32 whatever the activations are.
+x twice, y once; backward dy and x twice, dx once (and y twice behind a shortcut's sum). Statistics are float32 whatever
+the activations are.
 """
 
 from __future__ import annotations
@@ -69,15 +70,16 @@ class _Norm(torch.autograd.Function):
         kernels.normalise[work.grid](
             x, add, y, work.chunks, mean, rstd, weight, bias, c, **work.tile, ADD=add is not None, RELU=module.relu
         )
-        ctx.save_for_backward(x, y if module.relu else x, mean, rstd, weight)
-        ctx.work, ctx.relu, ctx.adds = work, module.relu, add is not None
+        adds = add is not None
+        ctx.save_for_backward(x, y if adds else x, mean, rstd, weight, bias)  # without a sum, x tells where ReLU cut
+        ctx.work, ctx.relu, ctx.adds = work, module.relu, adds
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         from gcr.models import norm_kernels as kernels
 
-        x, y, mean, rstd, weight = ctx.saved_tensors
+        x, y, mean, rstd, weight, bias = ctx.saved_tensors
         work = ctx.work
         dy = dy.contiguous(memory_format=torch.channels_last)
         c, g = x.shape[1], len(mean)
@@ -86,26 +88,12 @@ class _Norm(torch.autograd.Function):
         dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
         dx = torch.empty_like(x)
         dadd = torch.empty_like(dy) if ctx.adds else None
-        kernels.chunk_gradients[work.grid](dy, x, y, work.chunks, mean, rstd, sums, c, **work.tile, RELU=ctx.relu)
+        flags = work.tile | {"ADD": ctx.adds, "RELU": ctx.relu}
+        kernels.chunk_gradients[work.grid](dy, x, y, work.chunks, mean, rstd, weight, bias, sums, c, **flags)
         kernels.group_gradients[work.channel_grid](
             sums, work.groups, means, dweight, dbias, c, G=g, N=CHUNKS_AT_ONCE, B=CHANNELS_AT_ONCE
         )
-        kernels.input_gradient[work.grid](
-            dy,
-            x,
-            y,
-            dx,
-            dadd,
-            work.chunks,
-            mean,
-            rstd,
-            means,
-            weight,
-            c,
-            **work.tile,
-            ADD=ctx.adds,
-            RELU=ctx.relu,
-        )
+        kernels.input_gradient[work.grid](dy, x, y, dx, dadd, work.chunks, mean, rstd, means, weight, bias, c, **flags)
         return dx, dweight, dbias, dadd, None, None
 
 

@@ -135,11 +135,14 @@ def chunk_gradients(
     chunks,
     mean,
     rstd,
+    weight,
+    bias,
     sums,
     C,
     ROWS: tl.constexpr,
     R: tl.constexpr,
     B: tl.constexpr,
+    ADD: tl.constexpr,
     RELU: tl.constexpr,
 ):
     """Sums over every chunk of d (the gradient behind the ReLU) and of d * normalised x: sums [n, 2, C]."""
@@ -151,6 +154,8 @@ def chunk_gradients(
     n = tl.load(chunks + chunk * 3 + 2)
     middle = tl.load(mean + group * C + channel, mask=there, other=0.0)
     scale = tl.load(rstd + group * C + channel, mask=there, other=0.0)
+    factor = scale * tl.load(weight + channel, mask=there, other=0.0)
+    shift = tl.load(bias + channel, mask=there, other=0.0)
     plain = tl.zeros([R, B], tl.float32)
     along = tl.zeros([R, B], tl.float32)
     for start in range(0, ROWS, R):
@@ -158,10 +163,15 @@ def chunk_gradients(
         mask = (row < n)[:, None] & there[None, :]
         at = first * C + row[:, None] * C + channel[None, :]
         d = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
+        centred = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]
         if RELU:
-            d = tl.where(tl.load(y + at, mask=mask, other=0.0).to(tl.float32) > 0, d, 0.0)
+            if ADD:
+                open_ = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) > 0
+            else:  # cheaper to compute again than to read
+                open_ = centred * factor[None, :] + shift[None, :] > 0
+            d = tl.where(open_, d, 0.0)
         plain += d
-        along += d * (tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]) * scale[None, :]
+        along += d * centred * scale[None, :]
     tl.store(sums + chunk * 2 * C + channel, tl.sum(plain, 0), mask=there)
     tl.store(sums + chunk * 2 * C + C + channel, tl.sum(along, 0), mask=there)
 
@@ -205,6 +215,7 @@ def input_gradient(
     rstd,
     means,
     weight,
+    bias,
     C,
     ROWS: tl.constexpr,
     R: tl.constexpr,
@@ -224,15 +235,20 @@ def input_gradient(
     plain = tl.load(means + group * 2 * C + channel, mask=there, other=0.0)
     along = tl.load(means + group * 2 * C + C + channel, mask=there, other=0.0)
     factor = scale * tl.load(weight + channel, mask=there, other=0.0)
+    shift = tl.load(bias + channel, mask=there, other=0.0)
     for start in range(0, ROWS, R):
         row = start + tl.arange(0, R)
         mask = (row < n)[:, None] & there[None, :]
         at = first * C + row[:, None] * C + channel[None, :]
         d = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
+        centred = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]
         if RELU:
-            d = tl.where(tl.load(y + at, mask=mask, other=0.0).to(tl.float32) > 0, d, 0.0)
+            if ADD:
+                open_ = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) > 0
+            else:
+                open_ = centred * factor[None, :] + shift[None, :] > 0
+            d = tl.where(open_, d, 0.0)
         if ADD:
             tl.store(dadd + at, d.to(dadd.dtype.element_ty), mask=mask)
-        normal = (tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]) * scale[None, :]
-        out = factor[None, :] * (d - plain[None, :] - normal * along[None, :])
+        out = factor[None, :] * (d - plain[None, :] - centred * scale[None, :] * along[None, :])
         tl.store(dx + at, out.to(dx.dtype.element_ty), mask=mask)
