@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gcr
+from gcr.data_cli import data_app
 from gcr.settings import BadInput
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_app)
 out = Console()
 err = Console(stderr=True)
 

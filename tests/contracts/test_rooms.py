@@ -14,12 +14,14 @@ ORDER = [
     "network_pool",
     "memory",
     "augment",
+    "data",
     "models",
     "methods",
     "scenarios",
     "training",
     "experiments",
     "progress",
+    "data_cli",
     "cli",
 ]
 FILES = sorted((ROOT / "gcr").rglob("*.py"))
