@@ -150,9 +150,9 @@ def list_selectors() -> None:
 @app.command("scenarios")
 def list_scenarios() -> None:
     """The sequences of tasks."""
-    from gcr.scenarios import SCENARIOS
+    from gcr.scenarios import entries
 
-    _print_names("scenario", [(s.name, s.summary, "") for s in SCENARIOS])
+    _print_names("scenario", [(s.name, s.summary, "") for s in entries()])
 
 
 @app.command("settings")
@@ -224,6 +224,8 @@ def _train_and_show(
     ):
         if importlib.util.find_spec(needed) is None:
             raise BadInput(f"this needs the library {needed}; install it with pip")
+    for scenario in {e.scenario for e in experiments}:
+        entry(scenario).check_present()
     jobs = [Job(experiment, RunFolder.of(folder, experiment, name)) for experiment in experiments]
     for job in jobs:
         job.folder.check(job.experiment)

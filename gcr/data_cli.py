@@ -145,8 +145,8 @@ def _print_about(about: About) -> None:
     from gcr.data.source import times
 
     out.print(
-        f"{about.name}: {len(about.class_names)} classes, {sum(about.train)} training and {sum(about.test)} test images "
-        f"of {times(about.shape)}, in {data_root() / about.name}",
+        f"{about.name}: {len(about.class_names)} classes, {sum(about.train)} training and {sum(about.test)} test "
+        f"images of {times(about.shape)}, in {data_root() / about.name}",
         highlight=False,
         soft_wrap=True,
     )

@@ -88,7 +88,7 @@ def run_one(job: Job, device: str, threads: int, on_epoch: Callable[[Epoch], Non
         on_epoch(epoch)
 
     outcome = train(
-        scenario=scenarios.load(experiment.scenario),
+        scenario=scenarios.load(experiment.scenario, experiment.stream),
         model=experiment.model,
         method=experiment.method,
         policy=experiment.memory,

@@ -16,7 +16,10 @@ class Stream(Settings):
         0, "tasks that share the classes as evenly as they go; 0: the scenario's own number", low=0, high=100_000
     )
     class_order: int = setting(
-        0, "order in which classes come; 0: that of the labels, n: a permutation drawn with seed n", low=0, high=2**32 - 1
+        0,
+        "order in which classes come; 0: that of the labels, n: a permutation drawn with seed n",
+        low=0,
+        high=2**32 - 1,
     )
     validation: float = setting(
         0.0,
