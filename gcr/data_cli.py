@@ -53,16 +53,21 @@ def get(
     mirror: Annotated[
         str | None, typer.Option("--mirror", help="Address of a folder with the same archives; checksums stay.")
     ] = None,
-) -> None:
+) -> int:
     """Download a data set's official archive, check it and import it. Run it again to go on after an interruption.
 
     Example: `gcr data get cifar10`
     """
     from gcr.data.importing import get_set
 
-    with _bar() as progress:
-        about = get_set(name, mirror, progress, _say)
+    try:
+        with _bar() as progress:
+            about = get_set(name, mirror, progress, _say)
+    except KeyboardInterrupt:
+        err.print("interrupted: the same command goes on where this one stopped", style="red")
+        return 130
     _print_about(about)
+    return 0
 
 
 @data_app.command("import")

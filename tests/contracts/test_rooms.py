@@ -64,7 +64,7 @@ def test_select_depends_on_torch_alone():
 
 BARE_TRAINING = """
 import sys
-sys.modules |= dict.fromkeys(['sklearn', 'scipy', 'typer', 'rich', 'jinja2', 'PIL', 'matplotlib', 'pandas'])
+sys.modules |= dict.fromkeys(['sklearn', 'scipy', 'typer', 'rich', 'jinja2', 'PIL', 'pyarrow', 'matplotlib', 'pandas'])
 import torch
 from gcr.augment import Views
 from gcr.memory import Policy

@@ -99,6 +99,22 @@ def pickled(images, labels, protocol=2, key=b"labels"):
     return pickle.dumps({b"data": images.reshape(len(images), -1), key: labels.tolist()}, protocol)
 
 
+def pickled_by_python2(images, labels):
+    """As the official archives were: text is bytes, and so are the names inside an array's state."""
+
+    def text(value):
+        return b"T" + struct.pack("<I", len(value)) + value
+
+    def number(value):
+        return b"I%d\n" % value
+
+    dtype = b"cnumpy\ndtype\n(" + text(b"u1") + b"I0\nI1\ntR(I3\n" + text(b"|") + b"NNNI-1\nI-1\nI0\ntb"
+    empty = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\nt" + text(b"b") + b"tR"
+    state = b"(I1\n(" + number(len(images)) + b"I3072\nt" + dtype + b"I00\n" + text(images.tobytes()) + b"tb"
+    listed = b"](" + b"".join(number(int(label)) for label in labels) + b"e"
+    return b"}" + text(b"data") + empty + state + b"s" + text(b"labels") + listed + b"s."
+
+
 def sheets(train, test):
     def sheet(images):
         return png(images.reshape(len(images), 3, -1).transpose(1, 0, 2))

@@ -55,6 +55,13 @@ def test_cifar10(tmp_path, format_name, files, kind):
     holds(source.test, *CIFAR10[1])
 
 
+def test_pickles_written_by_python_2(tmp_path):
+    files = made.cifar10_python(*CIFAR10)
+    files["cifar-10-batches-py/test_batch"] = made.pickled_by_python2(*CIFAR10[1])
+    _, source = read(made.write_folder(tmp_path, files), LIKE_CIFAR10)
+    holds(source.test, *CIFAR10[1])
+
+
 @pytest.mark.parametrize("format_name", ["cifar-binary", "cifar-python"])
 def test_cifar100_takes_the_fine_labels(tmp_path, format_name):
     train, test = made.examples(2, 100, (3, 32, 32)), made.examples(1, 100, (3, 32, 32), seed=1)

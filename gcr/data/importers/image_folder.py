@@ -29,8 +29,9 @@ def read(tree: Tree, wanted: Wanted) -> Source:
         raise BadInput(f"{tree.where} holds no folders of pictures; give a folder with a folder for each class")
     notes: list[str] = []
     classes = _classes(train, wanted)
+    label_of = {class_name: label for label, class_name in enumerate(classes)}
     if test is None:
-        labels = np.array([classes.index(class_name) for _, class_name in train], dtype=np.int64)
+        labels = np.array([label_of[class_name] for _, class_name in train], dtype=np.int64)
         held_out = stratified(labels, TEST_SHARE, TEST_SEED)
         notes.append(
             f"there is no test folder: {int(held_out.sum())} of {len(train)} pictures are held out for testing, "
@@ -44,7 +45,6 @@ def read(tree: Tree, wanted: Wanted) -> Source:
     channels = wanted.known.shape[0] if wanted.known else 3
     first = decode(tree.read(train[0][0]), train[0][0], channels, size)
     shape = (int(first.shape[0]), int(first.shape[1]), int(first.shape[2]))
-    label_of = {class_name: label for label, class_name in enumerate(classes)}
     names = (wanted.known.class_names if wanted.known else ()) or classes
     return Source(
         _part(tree, train, label_of, shape, size), _part(tree, test, label_of, shape, size), shape, names, tuple(notes)

@@ -28,8 +28,8 @@ def read(tree: Tree, wanted: Wanted) -> Source:
     ids = wanted.known.class_ids if wanted.known else ()
     label_of = {class_id: label for label, class_id in enumerate(ids)}
     notes: list[str] = []
-    if missing := [class_id for class_id in ids if class_id not in set(_text(tree, root + "wnids.txt").split())]:
-        raise BadInput(f"wnids.txt in {tree.where} lacks the class {missing[0]}; get the official set")
+    if missing := set(ids) - set(_text(tree, root + "wnids.txt").split()):
+        raise BadInput(f"wnids.txt in {tree.where} lacks the class {min(missing)}; get the official set")
     train = _training_pictures(tree, root, label_of, notes)
     test = _validation_pictures(tree, root, label_of, notes)
     return Source(_part(tree, train), _part(tree, test), SHAPE, _class_names(tree, root, ids), tuple(notes))
