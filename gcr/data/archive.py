@@ -77,12 +77,19 @@ def gunzip(data: bytes, name: str, limit: int = MAX_MEMBER_BYTES) -> bytes:
     return unpacked
 
 
+def _read_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror})") from None
+
+
 def _single_files(paths: list[Path]) -> Tree:
     by_name = {path.name: path for path in paths}
     if len(by_name) < len(paths):
         raise BadInput("two of the given files have the same name; give their folder instead")
     where = " ".join(map(str, paths))
-    return Tree(where, tuple(by_name), lambda name: by_name[name].read_bytes(), lambda name: by_name[name])
+    return Tree(where, tuple(by_name), lambda name: _read_file(by_name[name]), lambda name: by_name[name])
 
 
 def _folder(path: Path) -> Tree:
@@ -97,9 +104,7 @@ def _folder(path: Path) -> Tree:
         relative = Path(folder).relative_to(path).as_posix()
         prefix = "" if relative == "." else relative + "/"
         names.extend(prefix + file for file in files)
-    return Tree(
-        str(path), tuple(sorted(names)), lambda name: (path / name).read_bytes(), lambda name: Path(path / name)
-    )
+    return Tree(str(path), tuple(sorted(names)), lambda name: _read_file(path / name), lambda name: Path(path / name))
 
 
 def _zip(path: Path) -> Tree:

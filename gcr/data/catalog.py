@@ -43,11 +43,10 @@ class DataSet:
         return self.class_ids or self.class_names
 
 
-def _idx_archives(folder: str, sums: tuple[str, str, str, str]) -> tuple[Archive, ...]:
+def _idx_archives(folder: str, sums: tuple[str, ...], megabytes: tuple[int, ...]) -> tuple[Archive, ...]:
     parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    sizes = (26, 1, 5, 1)
     return tuple(
-        Archive(f"{folder}/{part}-ubyte.gz", md5, size) for part, md5, size in zip(parts, sums, sizes, strict=True)
+        Archive(f"{folder}/{part}-ubyte.gz", md5, size) for part, md5, size in zip(parts, sums, megabytes, strict=True)
     )
 
 
@@ -106,6 +105,7 @@ CATALOG: tuple[DataSet, ...] = (
                 "9fb629c4189551a2d022fa330f9573f3",
                 "ec29112dd5afa0611ce80d1b7f02629c",
             ),
+            megabytes=(10, 1, 2, 1),
         ),
     ),
     DataSet(
@@ -124,6 +124,7 @@ CATALOG: tuple[DataSet, ...] = (
                 "bef4ecab320f06d8554ea6380940ec79",
                 "bb300cfdad3c16e7a12a480ee83cd310",
             ),
+            megabytes=(26, 1, 5, 1),
         ),
     ),
     DataSet(

@@ -14,7 +14,7 @@ from gcr.data.source import Pixels, block_rows
 from gcr.settings import BadInput
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".gif", ".tif", ".tiff")
-MAX_PIXELS = 200_000_000  # of one picture: larger ones are taken for bombs
+MAX_PIXELS = 80_000_000  # of one picture: larger ones are taken for bombs
 
 
 def decode(data: bytes, name: str, channels: int = 3, size: int = 0) -> Pixels:

@@ -37,6 +37,7 @@ def write_set(name: str, format_name: str, source: Source, progress: Progress = 
     try:
         root.mkdir(parents=True, exist_ok=True)
         _drop_leftovers(root)
+        shutil.rmtree(folder, ignore_errors=True)  # a process of the same number that was killed
         folder.mkdir()
         _check_space(folder, source)
         about = _write_arrays(folder, name, format_name, source, progress)
@@ -146,6 +147,7 @@ def _check_space(folder: Path, source: Source) -> None:
 def _replace(new: Path, place: Path) -> None:
     old = new.with_name(f".{place.name}.{os.getpid()}.old.part")
     if place.exists():
+        shutil.rmtree(old, ignore_errors=True)
         place.rename(old)
     new.rename(place)
     shutil.rmtree(old, ignore_errors=True)

@@ -12,9 +12,7 @@ from gcr.settings import BadInput, Settings, setting
 class Stream(Settings):
     name: ClassVar[str] = "stream"
 
-    tasks: int = setting(
-        0, "tasks that share the classes as evenly as they go; 0: the scenario's own number", low=0, high=100_000
-    )
+    tasks: int = setting(0, "tasks that share the classes as evenly as they go; 0: the scenario's own number", low=0)
     class_order: int = setting(
         0,
         "order in which classes come; 0: that of the labels, n: a permutation drawn with seed n",

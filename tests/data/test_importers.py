@@ -242,6 +242,19 @@ def test_image_folders_that_cannot_be_used_are_named(tmp_path, change, message):
         list(read(tmp_path, Wanted("birds", None))[1].train.blocks())
 
 
+def test_a_picture_of_too_many_pixels_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("gcr.data.pictures.MAX_PIXELS", 100)
+    with pytest.raises(BadInput, match="has 14 x 10 pixels; at most 100 are read"):
+        read(made.write_folder(tmp_path, made.pictures()), Wanted("birds", None))
+
+
+def test_a_file_that_goes_away_is_named(tmp_path):
+    _, source = read(made.write_folder(tmp_path, made.pictures()), Wanted("birds", None))
+    (tmp_path / "train/tit/2.png").unlink()
+    with pytest.raises(BadInput, match=r"tit/2\.png cannot be read \(No such file"):
+        list(source.train.blocks())
+
+
 class Shell:
     def __init__(self, target):
         self.target = target
