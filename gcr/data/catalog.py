@@ -129,7 +129,7 @@ CATALOG: tuple[DataSet, ...] = (
     ),
     DataSet(
         name="imagenet1k",
-        summary="ImageNet-1k (ILSVRC 2012): 1.33 million colour images cut to 224 x 224 in 1,000 classes; 201 GB here",
+        summary="ImageNet-1k (ILSVRC 2012): 1.33 million colour images cut to 224 x 224 in 1,000 classes; 200 GB here",
         shape=(3, 224, 224),
         n_classes=1000,
         train=1_281_167,

@@ -15,9 +15,8 @@ from gcr.settings import BadInput
 
 
 @pytest.fixture
-def birds(tmp_path, monkeypatch):
+def birds(cache):
     """Seven classes of 20 training and 4 test images; a pixel tells which image it is."""
-    monkeypatch.setenv("GCR_DATA", str(tmp_path / "cache"))
 
     def part(n, first):
         labels = np.random.default_rng(n).permutation(np.repeat(np.arange(7), n)).astype(np.int64)
