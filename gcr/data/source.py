@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,6 +94,16 @@ def check_counts(name: str, part: str, found: list[int], expected: tuple[int, ..
                 f"{name} must have {wanted} {part} images of class {label}, these files have {n} "
                 f"({sum(found)} of {sum(expected)} in all); get it whole: the files are not the official set"
             )
+
+
+def distinct(names: Sequence[str], tags: Sequence[object]) -> tuple[str, ...]:
+    """Names, with its tag added to each that occurs more than once.
+
+    >>> distinct(["crane", "reel", "crane"], tags=[134, 135, 517])
+    ('crane (134)', 'reel', 'crane (517)')
+    """
+    often = Counter(names)
+    return tuple(name if often[name] == 1 else f"{name} ({tag})" for name, tag in zip(names, tags, strict=True))
 
 
 def times(shape: tuple[int, ...]) -> str:

@@ -171,6 +171,23 @@ def test_parquet_of_ones_own_and_in_another_order(tmp_path):
     assert source.train.labels.tolist() == [{0: 2, 1: 0, 2: 1}[label] for label in train[1].tolist()]
 
 
+def test_parquet_whose_test_files_have_no_labels(tmp_path):
+    """ImageNet's: the validation files are taken; names that occur twice are told apart."""
+    train, test = made.examples(2, 3, (3, 8, 8)), made.examples(1, 3, (3, 8, 8), seed=1)
+    for part, given in (("train", train), ("validation", test), ("test", (test[0], test[1] * 0 - 1))):
+        write_parquet(tmp_path / f"{part}.parquet", *given, names=["crane", "reel", "crane"])
+    _, source = read(tmp_path, Wanted("things", None))
+    holds(source.test, *test)
+    assert source.class_names == ("crane (0)", "reel", "crane (2)")
+
+
+def test_parquet_that_does_not_name_official_classes_is_told(tmp_path):
+    train, test = made.examples(2, 3, (3, 8, 8)), made.examples(1, 3, (3, 8, 8), seed=1)
+    paths = [write_parquet(tmp_path / f"{n}.parquet", *given) for n, given in (("train", train), ("test", test))]
+    _, source = read(paths, made.wanted("tinyimagenet", 2, 1, n_classes=3, class_ids=("a", "b", "c"), shape=(3, 8, 8)))
+    assert "labels are taken as they are" in source.notes[0]
+
+
 def test_parquet_that_cannot_be_used_is_named(tmp_path):
     train, test = CIFAR10
     write_parquet(tmp_path / "train.parquet", *train)
@@ -179,6 +196,9 @@ def test_parquet_that_cannot_be_used_is_named(tmp_path):
     whole = (tmp_path / "train.parquet").read_bytes()
     (tmp_path / "test.parquet").write_bytes(whole[:1000])
     with pytest.raises(BadInput, match=r"test\.parquet in .* is no whole parquet file"):
+        read(tmp_path, LIKE_CIFAR10)
+    write_parquet(tmp_path / "test.parquet", test[0][:0], test[1][:0])
+    with pytest.raises(BadInput, match=r"test\.parquet in .* has no rows"):
         read(tmp_path, LIKE_CIFAR10)
     write_parquet(tmp_path / "test.parquet", *test, column="photo")
     with pytest.raises(BadInput, match="has no column of pictures: one of img, image"):

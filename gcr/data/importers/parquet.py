@@ -15,7 +15,7 @@ import numpy as np
 
 from gcr.data.archive import Tree
 from gcr.data.pictures import decode, decode_all
-from gcr.data.source import Labels, Part, Pixels, Source, Wanted, block_rows
+from gcr.data.source import Labels, Part, Pixels, Source, Wanted, block_rows, distinct
 from gcr.settings import BadInput
 
 TEST_WORDS = ("test", "validation", "valid", "val")
@@ -28,29 +28,48 @@ def finds(tree: Tree, wanted: Wanted) -> bool:
 
 
 def read(tree: Tree, wanted: Wanted) -> Source:
-    train_files = _files(tree, "train")
-    test_files = next((files for word in TEST_WORDS if (files := _files(tree, word))), [])
-    if not train_files or not test_files:
-        lacking = "train" if not train_files else "test"
+    train = [_Shard(tree, name) for name in _files(tree, "train")]
+    test, test_labels = _test_shards(tree)
+    if not train or not test:
+        lacking = "test" if train else "train"
         raise BadInput(
             f'{tree.where} lacks {lacking} files: names must contain "train", and "test" or "validation", as '
             "train.parquet and test.parquet; give their folder or both files"
         )
-    train, test = ([_Shard(tree, name) for name in files] for files in (train_files, test_files))
     known = wanted.known
-    channels = known.shape[0] if known else 3
     size = wanted.size or (known.shape[1] if known and known.resized else 0)
-    first = next(train[0].pictures())
-    shape_of = decode(*first, channels, size).shape
-    shape = (int(shape_of[0]), int(shape_of[1]), int(shape_of[2]))
-    train_labels, test_labels = (np.concatenate([shard.labels() for shard in shards]) for shards in (train, test))
-    names, order = _class_names(train[0].class_names(), int(train_labels.max()) + 1, wanted)
+    first = decode(*next(train[0].pictures()), known.shape[0] if known else 3, size)
+    shape = (int(first.shape[0]), int(first.shape[1]), int(first.shape[2]))
+    train_labels = _all_labels(train)
+    given = train[0].class_names()
+    names, order = _class_names(given, int(train_labels.max()) + 1, wanted)
+    notes: tuple[str, ...] = ()
+    if known and known.class_ids and set(given) != set(known.class_ids):
+        notes = ("the files do not say which label is which official class; labels are taken as they are",)
     return Source(
-        _part(train, _renumbered(train_labels, order), shape, size),
-        _part(test, _renumbered(test_labels, order), shape, size),
+        Part(_renumbered(train_labels, order), lambda: _decoded(train, shape, size)),
+        Part(_renumbered(test_labels, order), lambda: _decoded(test, shape, size)),
         shape,
         names,
+        notes,
     )
+
+
+def _test_shards(tree: Tree) -> tuple[list[_Shard], Labels]:
+    """Test files, or validation files where the test files have no labels (they are -1 then)."""
+    shards: list[_Shard] = []
+    labels = np.empty(0, dtype=np.int64)
+    for word in TEST_WORDS:
+        if files := _files(tree, word):
+            shards = [_Shard(tree, name) for name in files]
+            labels = _all_labels(shards)
+            if int(labels.max()) >= 0:
+                break
+    return shards, labels
+
+
+def _all_labels(shards: list[_Shard]) -> Labels:
+    return np.concatenate([shard.labels() for shard in shards])
 
 
 def _files(tree: Tree, word: str) -> list[str]:
@@ -64,7 +83,8 @@ def _class_names(
     """Names of the classes, and the official label of each of the file's labels where the two orders differ."""
     official = wanted.known.folder_names if wanted.known else ()
     if not official:
-        return given if len(given) >= n_labels else tuple(f"class {label}" for label in range(n_labels)), None
+        own = given if len(given) >= n_labels else tuple(f"class {label}" for label in range(n_labels))
+        return distinct(own, tags=range(len(own))), None
     names = (wanted.known.class_names if wanted.known else ()) or official
     if given != official and set(given) == set(official):
         return names, {label: official.index(name) for label, name in enumerate(given)}
@@ -75,10 +95,6 @@ def _renumbered(labels: Labels, order: dict[int, int] | None) -> Labels:
     if order is None:
         return labels
     return np.array([order.get(int(label), -1) for label in labels], dtype=np.int64)
-
-
-def _part(shards: list[_Shard], labels: Labels, shape: tuple[int, int, int], size: int) -> Part:
-    return Part(labels, lambda: _decoded(shards, shape, size))
 
 
 def _decoded(shards: list[_Shard], shape: tuple[int, int, int], size: int) -> Iterator[Pixels]:
@@ -106,6 +122,8 @@ class _Shard:
             self.file: Any = parquet.ParquetFile(path if path else io.BytesIO(tree.read(name)))
         except Exception as error:
             raise BadInput(f"{self.where} is no whole parquet file ({error}); get it again") from None
+        if self.file.metadata.num_rows == 0:
+            raise BadInput(f"{self.where} has no rows; leave it out or get it again")
         columns = list(self.file.schema_arrow.names)
         self.image = self._column("pictures", IMAGE_COLUMNS, columns)
         self.label = self._column("labels", LABEL_COLUMNS, columns)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gcr.data.archive import Tree
 from gcr.data.pictures import SUFFIXES, decode_all
-from gcr.data.source import Part, Source, Wanted
+from gcr.data.source import Part, Source, Wanted, distinct
 from gcr.settings import BadInput
 
 ANNOTATIONS = "val/val_annotations.txt"
@@ -70,16 +70,13 @@ def _validation_pictures(tree: Tree, root: str, label_of: dict[str, int], notes:
 
 
 def _class_names(tree: Tree, root: str, ids: tuple[str, ...]) -> tuple[str, ...]:
-    """The first of a class's words; the class's id where the words are missing or not its own."""
+    """The first of a class's words, or its id where there are none."""
     words: dict[str, str] = {}
     if root + "words.txt" in tree.names:
         for line in _text(tree, root + "words.txt").splitlines():
             class_id, _, meaning = line.partition("\t")
             words[class_id] = meaning.split(",")[0].strip()
-    names = [words.get(class_id) or class_id for class_id in ids]
-    return tuple(
-        name if names.count(name) == 1 else f"{name} ({class_id})" for name, class_id in zip(names, ids, strict=True)
-    )
+    return distinct([words.get(class_id) or class_id for class_id in ids], tags=ids)
 
 
 def _part(tree: Tree, pictures: list[tuple[str, int]]) -> Part:
