@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gcr
+from gcr.data_cli import data_app
 from gcr.settings import BadInput
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_app)
 _arguments: list[str] = []  # of the command that runs, to be able to repeat it
 out = Console()
 err = Console(stderr=True)
@@ -175,9 +177,9 @@ def list_selectors() -> None:
 @app.command("scenarios")
 def list_scenarios() -> None:
     """The sequences of tasks."""
-    from gcr.scenarios import SCENARIOS
+    from gcr.scenarios import entries
 
-    _print_names("scenario", [(s.name, s.summary, "") for s in SCENARIOS])
+    _print_names("scenario", [(s.name, s.summary, "") for s in entries()])
 
 
 @app.command("settings")
@@ -251,6 +253,8 @@ def _train_and_show(
     ):
         if importlib.util.find_spec(needed) is None:
             raise BadInput(f"this needs the library {needed}; install it with pip")
+    for scenario in {e.scenario for e in experiments}:
+        entry(scenario).check_present()
     jobs = [Job(experiment, RunFolder.of(folder, experiment, name)) for experiment in experiments]
     for job in jobs:
         job.folder.check(job.experiment)

@@ -36,3 +36,10 @@ def make_scenario(n_per_class: int = 12, channels: int = 1, size: int = 6, flip:
 @pytest.fixture
 def scenario() -> Scenario:
     return make_scenario()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of data sets of the test's own."""
+    monkeypatch.setenv("GCR_DATA", str(tmp_path / "cache"))
+    return tmp_path / "cache"

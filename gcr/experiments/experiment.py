@@ -16,6 +16,7 @@ from gcr import scenarios
 from gcr.memory import Policy, Reservoir
 from gcr.methods import METHODS, Method
 from gcr.models import MODELS
+from gcr.scenarios import Stream
 from gcr.select import SELECTORS, Selector
 from gcr.settings import BadInput, Settings, unknown
 from gcr.training import Training
@@ -24,6 +25,7 @@ from gcr.training import Training
 @dataclass(frozen=True)
 class Experiment:
     scenario: str
+    stream: Stream
     model: str
     method: Method
     memory: Policy | None  # None where the method keeps no memory
@@ -34,6 +36,7 @@ class Experiment:
         about = scenarios.entry(self.scenario)
         if self.model not in (known := [make.__name__ for make in MODELS]):
             raise unknown("model", self.model, known)
+        self.stream.check_classes(about.n_classes, about.name)
         if self.memory is not None:
             self.memory.check_classes(about.n_classes, about.name)
         if bool(self.method.replays) != (self.memory is not None):
@@ -47,6 +50,7 @@ class Experiment:
             memory = _plain(self.memory) | {"selector": _named(self.memory.selector)}
         return {
             "scenario": self.scenario,
+            "stream": _plain(self.stream),
             "model": self.model,
             "method": _named(self.method),
             "memory": memory,
@@ -63,13 +67,14 @@ class Experiment:
         for key in values:
             if key not in known:
                 raise unknown("key of an experiment", key, known)
-        if missing := known - values.keys():
+        if missing := known - values.keys() - {"stream"}:  # runs from before there were streams lack it
             raise BadInput(f"experiment lacks {', '.join(sorted(missing))}")
         memory = values["memory"]
         if memory is not None:
             memory = Policy.from_mapping({**memory, "selector": _from_named(memory["selector"], "selector", POLICIES)})
         return cls(
             scenario=values["scenario"],
+            stream=Stream.from_mapping(values.get("stream", {})),
             model=values["model"],
             method=_from_named(values["method"], "method", METHODS),
             memory=memory,
@@ -132,7 +137,7 @@ def compose(
     has_memory = bool(method_class().replays)
     if not has_memory and (selector or "buffer" in given):
         raise BadInput(f"{method} keeps no memory; leave out {'selector' if selector else 'buffer'}")
-    parts: list[type[Any]] = [method_class, Training]
+    parts: list[type[Any]] = [Stream, method_class, Training]
     if has_memory:
         parts += [Policy, policy_class]
     homes = {name: part for part in parts for name in setting_names(part)}
@@ -144,13 +149,15 @@ def compose(
     if has_memory:
         memory = Policy(**({"buffer": about.buffer} | values[Policy]), selector=policy_class(**values[policy_class]))
     training = Training(**({"epochs": about.epochs, "lr": about.lr} | values[Training]))
-    return Experiment(scenario, model, method_class(**values[method_class]), memory, training, seed)
+    return Experiment(
+        scenario, Stream(**values[Stream]), model, method_class(**values[method_class]), memory, training, seed
+    )
 
 
 def setting_lines(scenario: str, method: str, selector: str | None = None) -> list[tuple[str, str, str]]:
     """Name, help and default of every setting that ``compose`` takes."""
     experiment = compose(scenario, method, selector=selector)
-    parts: list[Any] = [experiment.method, experiment.training]
+    parts: list[Any] = [experiment.method, experiment.training, experiment.stream]
     if experiment.memory is not None:
         parts += [experiment.memory, experiment.memory.selector]
     lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]

@@ -14,7 +14,7 @@ import gcr
 from gcr import scenarios
 from gcr.experiments.experiment import Experiment, flat
 from gcr.experiments.run_folder import RunFolder
-from gcr.scenarios import Scenario
+from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
 
@@ -92,7 +92,7 @@ def _train(
         listen(Event(number, epoch=epoch))
 
     run = Run(
-        scenario=_scenario(experiment.scenario, how.device),
+        scenario=_scenario(experiment.scenario, experiment.stream, how.device),
         model=experiment.model,
         method=experiment.method,
         policy=experiment.memory,
@@ -124,8 +124,8 @@ def _identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4)  # the runs of a pack share it
-def _scenario(name: str, device: str) -> Scenario:
-    return scenarios.load(name).to(device)
+def _scenario(name: str, stream: Stream, device: str) -> Scenario:
+    return scenarios.load(name, stream).to(device)
 
 
 def _result(run: Run, how: Execution) -> dict[str, Any]:

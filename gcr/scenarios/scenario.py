@@ -1,4 +1,4 @@
-"""A scenario: images that sit on the device, and the order in which their classes arrive."""
+"""A scenario: images, on the device where they fit there, and the order in which their classes arrive."""
 
 from __future__ import annotations
 
@@ -13,15 +13,26 @@ from gcr.augment import Views
 
 @dataclass(frozen=True)
 class Images:
-    """uint8 pixels and labels. Pixels that do not fit on a device (``resident=False``) stay on the host."""
+    """A data set: uint8 pixels and labels. Pixels that do not fit the device stay on disk, as a map of the file."""
 
     pixels: Tensor  # [n, c, h, w] uint8
     labels: Tensor  # [n] int64
-    resident: bool = True
+    resident: bool = True  # whether the pixels move to the device with the labels
+    rows: Tensor | None = None  # where each label's pixels lie, on the host; None: in the same order
 
     def to(self, device: torch.device | str) -> Images:
         pixels = self.pixels.to(device) if self.resident else self.pixels
-        return Images(pixels, self.labels.to(device), self.resident)
+        return replace(self, pixels=pixels, labels=self.labels.to(device))
+
+    def part(self, rows: Tensor) -> Images:
+        """Some of the examples. Resident pixels are copied, others stay where they are and are found by ``rows``."""
+        if self.resident:
+            return replace(self, pixels=self.pixels[rows], labels=self.labels[rows])
+        return replace(self, labels=self.labels[rows], rows=rows if self.rows is None else self.rows[rows])
+
+    def pixels_of(self, rows: Tensor | slice) -> Tensor:
+        """The pixels of some examples, wherever they lie."""
+        return self.pixels[rows if self.rows is None else self.rows[rows]]
 
 
 @dataclass(frozen=True)

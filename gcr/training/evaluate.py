@@ -19,8 +19,9 @@ def evaluate(net: Network, scenario: Scenario, batch: int = 1000) -> tuple[list[
     n_tasks = len(scenario.tasks)
     totals = torch.zeros(3, n_tasks, dtype=torch.float64, device=task_of_class.device)
     for start in range(0, len(scenario.test.labels), batch):
-        labels = scenario.test.labels[start : start + batch]
-        pixels = scenario.test.pixels[start : start + batch].to(labels.device)  # a copy only if they stay on the host
+        rows = slice(start, start + batch)
+        labels = scenario.test.labels[rows]
+        pixels = scenario.test.pixels_of(rows).to(labels.device)  # a copy only if they stay on the host
         logits = net(scenario.views.plain(pixels))
         task = task_of_class[labels]
         masked = logits.masked_fill(task_of_class.unsqueeze(0) != task.unsqueeze(1), -torch.inf)

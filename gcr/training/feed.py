@@ -9,14 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcr.scenarios import Images
+
 AHEAD = 8  # batches being read or waiting
 READERS = 4
 
 
 class Feed:
-    def __init__(self, pixels: Tensor, batch: int, device: torch.device) -> None:
-        self.pixels = pixels  # [n, c, h, w] uint8 on the host, often a memory map
-        self.slot = torch.zeros((batch, *pixels.shape[1:]), dtype=torch.uint8, device=device)
+    def __init__(self, images: Images, batch: int, device: torch.device) -> None:
+        self.images = images  # on the host, often a memory map
+        self.slot = torch.zeros((batch, *images.pixels.shape[1:]), dtype=torch.uint8, device=device)
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="feed")
         self.waiting: deque[Future[Tensor]] = deque()
         self.rows = np.empty((0, batch), np.int64)
@@ -40,8 +42,8 @@ class Feed:
             self.next += 1
 
     def _read(self, rows: np.ndarray) -> Tensor:
-        images = self.pixels[torch.from_numpy(rows)]
-        return images.pin_memory() if self.slot.is_cuda else images
+        pixels = self.images.pixels_of(torch.from_numpy(rows))
+        return pixels.pin_memory() if self.slot.is_cuda else pixels
 
     def close(self) -> None:
         self.readers.shutdown(wait=False, cancel_futures=True)

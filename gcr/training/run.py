@@ -102,7 +102,7 @@ class Run:
         with _cpu_threads(self.how.threads):
             draws = EpochDraws(draw_plan(self.method, self.policy, self.training), max(self.epoch_lengths), self.device)
             train = self.scenario.train
-            feed = None if train.resident else Feed(train.pixels, self.training.batch, self.device)
+            feed = None if train.resident else Feed(train, self.training.batch, self.device)
             self.clock = time.perf_counter()
             stepper = Stepper(
                 self.state,

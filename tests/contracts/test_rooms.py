@@ -15,12 +15,14 @@ ORDER = [
     "network_pool",
     "memory",
     "augment",
+    "data",
     "models",
     "methods",
     "scenarios",
     "training",
     "experiments",
     "progress",
+    "data_cli",
     "cli",
 ]
 FILES = sorted((ROOT / "gcr").rglob("*.py"))
@@ -63,7 +65,7 @@ def test_select_depends_on_torch_alone():
 
 BARE_TRAINING = """
 import sys
-sys.modules |= dict.fromkeys(['sklearn', 'scipy', 'typer', 'rich', 'jinja2', 'PIL', 'matplotlib', 'pandas'])
+sys.modules |= dict.fromkeys(['sklearn', 'scipy', 'typer', 'rich', 'jinja2', 'PIL', 'pyarrow', 'matplotlib', 'pandas'])
 import torch
 from gcr.augment import Views
 from gcr.memory import Policy

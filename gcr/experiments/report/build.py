@@ -114,7 +114,7 @@ def _gallery(name: str, group: Group) -> dict[str, Any] | None:
     memory = group.folders[0].memory()
     if memory is None:
         return None
-    class_names = scenarios.load(group.experiment.scenario).class_names
+    class_names = scenarios.entry(group.experiment.scenario).class_names
     entries = list(zip(memory["label"].tolist(), memory["weight"].tolist(), memory["image"], strict=True))
     entries.sort(key=lambda entry: (entry[0], -entry[1]))
     weights = memory["weight"]

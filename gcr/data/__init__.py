@@ -1,0 +1,21 @@
+"""Data sets on disk: what is known of the official ones, how they are fetched and read, and the cache they become.
+
+NumPy, not torch; Pillow and pyarrow are imported by the formats that need them. Scenarios make tasks of a cached set.
+"""
+
+from gcr.data.cache import About, CachedSet, data_root, is_cached, open_cached, own_names
+from gcr.data.catalog import CATALOG, DataSet, find
+from gcr.data.split import stratified
+
+__all__ = [
+    "CATALOG",
+    "About",
+    "CachedSet",
+    "DataSet",
+    "data_root",
+    "find",
+    "is_cached",
+    "open_cached",
+    "own_names",
+    "stratified",
+]

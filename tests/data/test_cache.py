@@ -1,0 +1,180 @@
+"""The cache: what is written is read back, replaced as a whole, and damage is found and named."""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import made
+import numpy as np
+import pytest
+import torch
+
+from gcr.data import cache as cache_room
+from gcr.data import data_root, is_cached, open_cached, own_names, writing
+from gcr.data.catalog import CATALOG
+from gcr.data.check import check_set
+from gcr.data.source import Part, Source
+from gcr.data.writing import write_set
+from gcr.settings import BadInput
+
+
+def source(n_train=6, n_test=2, seed=0):
+    train, test = (made.examples(n, 3, (2, 5, 4), seed=seed) for n in (n_train, n_test))
+    return Source(Part.of(*train), Part.of(*test), (2, 5, 4), ("a", "b", "c")), train, test
+
+
+def test_what_is_written_is_read_back(cache):
+    given, train, test = source()
+    about = write_set("letters", "made", given)
+    cached = open_cached("letters")
+    assert cached.about == about
+    assert (about.shape, about.train, about.test) == ((2, 5, 4), (6, 6, 6), (2, 2, 2))
+    for part, (images, labels) in (("train", train), ("test", test)):
+        assert np.array_equal(cached.images(part), images)
+        assert np.array_equal(cached.labels(part), labels)
+    scaled = train[0] / 255
+    assert about.mean == pytest.approx(scaled.mean((0, 2, 3)), abs=1e-5)
+    assert about.std == pytest.approx(scaled.std((0, 2, 3)), abs=1e-5)
+    assert own_names() == ["letters"]
+    assert [path.name for path in cache.iterdir()] == ["letters"]
+
+
+def test_images_are_a_map_that_torch_takes_without_a_warning(cache):
+    write_set("letters", "made", source()[0])
+    images = open_cached("letters").images("train")
+    assert isinstance(images, np.memmap)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.from_numpy(images)[0] = 7  # in memory
+    assert open_cached("letters").images("train")[0].max() != 7  # not in the file
+    assert check_set("letters").problems == []
+
+
+def test_writing_again_replaces(cache):
+    write_set("letters", "made", source()[0])
+    write_set("letters", "made", source(n_train=4, seed=1)[0])
+    assert open_cached("letters").about.train == (4, 4, 4)
+    assert [path.name for path in cache.iterdir()] == ["letters"]
+
+
+@pytest.mark.parametrize("error", [BadInput("a picture is damaged"), KeyboardInterrupt()])
+def test_an_import_that_fails_leaves_what_was_there(cache, error):
+    write_set("letters", "made", source()[0])
+    given, _, _ = source(seed=1)
+
+    def broken():
+        yield next(given.test.blocks())
+        raise error
+
+    with pytest.raises(type(error)):
+        write_set(
+            "letters", "made", Source(given.train, Part(given.test.labels, broken), given.shape, given.class_names)
+        )
+    assert check_set("letters").problems == []
+    assert [path.name for path in cache.iterdir()] == ["letters"]
+
+
+def test_fewer_images_than_labels_are_refused(cache):
+    given, (images, labels), _ = source()
+    short = Source(Part(labels, lambda: iter([images[:-1]])), given.test, given.shape, given.class_names)
+    with pytest.raises(BadInput, match="there are 18 labels, but 17 images"):
+        write_set("letters", "made", short)
+    assert not is_cached("letters")
+
+
+def test_too_small_a_disk_is_told_first(cache, monkeypatch):
+    monkeypatch.setattr(writing.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100}))
+    with pytest.raises(BadInput, match="set GCR_DATA to a folder on another disk"):
+        write_set("letters", "made", source()[0])
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GCR_DATA", str(tmp_path / "file"))
+    with pytest.raises(BadInput, match=r"cannot write to .*file .*set GCR_DATA to another folder"):
+        write_set("letters", "made", source()[0])
+
+
+def test_a_sound_set_passes_with_its_facts(cache):
+    about = write_set("letters", "made", source()[0])
+    found = check_set("letters")
+    assert found.problems == []
+    assert found.facts["train"] == {"examples": 18, "per_class": [6, 6, 6]}
+    assert found.facts["mean"] == list(about.mean)
+    assert found.facts["sha256"] == about.sha256
+    assert str(cache) not in json.dumps(found.facts)
+
+
+@pytest.mark.parametrize("file", ["train-images.npy", "train-labels.npy", "test-images.npy", "test-labels.npy"])
+def test_one_changed_byte_is_found(cache, file):
+    write_set("letters", "made", source()[0])
+    content = bytearray((cache / "letters" / file).read_bytes())
+    content[-1] ^= 1
+    (cache / "letters" / file).write_bytes(content)
+    (problem,) = check_set("letters").problems
+    assert problem == (
+        f"{cache / 'letters' / file} is damaged (its SHA-256 is not the one taken at import); "
+        "make it anew with: gcr data import letters PATH"
+    )
+
+
+def test_truncated_and_missing_files_are_named_when_opened(cache):
+    write_set("letters", "made", source()[0])
+    file = cache / "letters/train-images.npy"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(BadInput, match=r"train-images\.npy is damaged \(\d+ bytes instead of \d+\); make it anew"):
+        open_cached("letters").images("train")
+    file.unlink()
+    with pytest.raises(BadInput, match=r"train-images\.npy is damaged"):
+        open_cached("letters").images("train")
+    assert any("it is missing" in problem for problem in check_set("letters").problems)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"layout": 99}', '{"layout": 1, "nam": 3}'])
+def test_an_about_that_cannot_be_read_is_named(cache, content):
+    write_set("letters", "made", source()[0])
+    (cache / "letters/about.json").write_text(content)
+    with pytest.raises(BadInput, match=r"about\.json is damaged .* gcr data import letters PATH"):
+        open_cached("letters")
+
+
+def test_a_missing_set_says_the_two_commands_and_where_it_looked(cache):
+    with pytest.raises(BadInput) as caught:
+        open_cached("cifar10")
+    assert str(caught.value) == (
+        f"the data set cifar10 is not in {cache}; get it with: gcr data get cifar10, or gcr data import cifar10 PATH"
+    )
+    with pytest.raises(BadInput, match="get it with: gcr data import imagenet1k PATH"):
+        open_cached("imagenet1k")
+
+
+@pytest.mark.parametrize("name", ["Birds", "../birds", "", "-b", "a b", "x" * 65, "seq-birds"])
+def test_names_that_are_no_names(name):
+    with pytest.raises(BadInput, match="a data set's name must"):
+        cache_room.check_name(name)
+
+
+def test_where_the_cache_is(monkeypatch):
+    monkeypatch.setenv("GCR_DATA", "~/data")
+    assert data_root() == Path.home() / "data"
+    monkeypatch.delenv("GCR_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    monkeypatch.setenv("LOCALAPPDATA", "/local")
+    for platform, place in (
+        ("linux", Path("/somewhere/gcr")),
+        ("darwin", Path.home() / "Library/Caches/gcr"),
+        ("win32", Path("/local/gcr")),
+    ):
+        monkeypatch.setattr(sys, "platform", platform)
+        assert data_root() == place
+
+
+def test_the_catalog_agrees_with_itself():
+    for known in CATALOG:
+        for counts in (known.train, known.test):
+            assert isinstance(counts, int) or len(counts) == known.n_classes
+        assert len(known.folder_names) in (0, known.n_classes)
+        assert len(set(known.folder_names)) == len(known.folder_names)
+        assert all(len(archive.md5) == 32 for archive in known.archives)
+    assert [sum(k.train) for k in CATALOG if not isinstance(k.train, int)] == [50000, 50000, 100000, 60000, 60000]

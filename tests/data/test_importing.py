@@ -1,0 +1,127 @@
+"""From archive to cache, and what is said on the way; downloads from a made server included."""
+
+import hashlib
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import made
+import numpy as np
+import pytest
+
+from gcr.data import is_cached, open_cached
+from gcr.data.catalog import Archive
+from gcr.data.importing import get_set, import_set
+from gcr.settings import BadInput
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A folder and the address under which it is served."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def archives(folder, url, files):
+    return tuple(Archive(f"{url}/{name}", hashlib.md5((folder / name).read_bytes()).hexdigest(), 1) for name in files)
+
+
+def test_get_cifar10(cache, served, monkeypatch):
+    folder, url = served
+    train, test = made.cifar10_parts()
+    made.write_tar(folder / "cifar.tar.gz", made.cifar10_binary(train, test))
+    made.put_in_catalog(monkeypatch, made.small("cifar10", 10, 2, archives=archives(folder, url, ["cifar.tar.gz"])))
+    said = []
+    about = get_set("cifar10", say=said.append)
+    assert about.source == "cifar-binary"
+    assert np.array_equal(open_cached("cifar10").images("train"), train[0])
+    assert said[0] == f"cifar10: downloading {url}/cifar.tar.gz (1 MB)"
+    assert sorted(path.name for path in (cache / ".downloads").iterdir()) == []  # the archive is not kept
+
+
+def test_get_mnist_is_four_files_and_takes_a_mirror(cache, served, monkeypatch):
+    folder, url = served
+    train, test = made.examples(3, 10, (1, 28, 28)), made.examples(1, 10, (1, 28, 28), seed=1)
+    files = made.mnist(train, test)
+    made.write_folder(folder, files)
+    elsewhere = archives(folder, "http://127.0.0.1:9/gone", files)
+    made.put_in_catalog(monkeypatch, made.small("mnist", 3, 1, archives=elsewhere))
+    with pytest.raises(BadInput, match="cannot be reached"):
+        get_set("mnist")
+    about = get_set("mnist", mirror=url + "/")
+    assert about.source == "idx"
+    assert np.array_equal(open_cached("mnist").labels("test"), test[1])
+
+
+def test_get_a_wrong_archive_leaves_nothing(cache, served, monkeypatch):
+    folder, url = served
+    made.write_tar(folder / "cifar.tar.gz", {"x": b""})
+    (wrong,) = archives(folder, url, ["cifar.tar.gz"])
+    made.put_in_catalog(monkeypatch, made.small("cifar10", 10, 2, archives=(replace(wrong, md5="0" * 32),)))
+    with pytest.raises(BadInput, match="is published; it was removed"):
+        get_set("cifar10")
+    assert not is_cached("cifar10")
+
+
+def test_what_cannot_be_downloaded(cache):
+    with pytest.raises(BadInput, match=r"imagenet1k cannot be downloaded .*gcr data import imagenet1k"):
+        get_set("imagenet1k")
+    with pytest.raises(BadInput, match="birds is no official data set"):
+        get_set("birds")
+
+
+def test_import_says_what_it_took(cache, tmp_path):
+    made.write_folder(tmp_path / "photos", made.pictures(parts=("",), n=5))
+    said = []
+    about = import_set("birds", [tmp_path / "photos"], size=8, say=said.append)
+    assert about.source == "image-folder"
+    assert said[0] == f"birds: reading {tmp_path / 'photos'} as image-folder"
+    assert "3 of 15 pictures are held out" in said[1]
+
+
+def test_an_official_set_larger_than_a_block(cache, tmp_path, monkeypatch):
+    """Pictures cut to size pass in several blocks, as ImageNet's do."""
+    monkeypatch.setattr("gcr.data.source.BLOCK_BYTES", 3 * 8 * 8 * 5)
+    entry = made.small("imagenet1k", 4, 4, n_classes=3, shape=(3, 8, 8), resized=True)
+    made.put_in_catalog(monkeypatch, replace(entry, train=12))
+    made.write_folder(tmp_path / "photos", made.pictures(parts=("train", "val")))
+    seen = []
+    about = import_set("imagenet1k", [tmp_path / "photos"], progress=lambda *progress: seen.append(progress[1:]))
+    assert seen == [(5, 24), (10, 24), (12, 24), (17, 24), (22, 24), (24, 24)]
+    assert about.class_names == ("robin", "tit", "wren")
+    assert open_cached("imagenet1k").images("train").shape == (12, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("seq-birds", {}, 'must not begin with "seq-", got "seq-birds"'),
+        ("Birds", {}, "a data set's name must be small letters"),
+        ("birds", {"format_name": "zip"}, 'unknown format "zip"'),
+        ("birds", {"format_name": "idx"}, "is for official data sets; birds is one of your own: use parquet or image"),
+        ("cifar10", {"size": 64}, "cifar10 is of 32 pixels, got --size 64"),
+        ("cifar10", {}, 'cifar10 has 10 classes as "airplane", these folders are 3 as "robin"'),
+        ("mnist", {"format_name": "idx"}, "must hold train-images-idx3-ubyte"),
+    ],
+)
+def test_what_is_refused(cache, tmp_path, name, options, message):
+    made.write_folder(tmp_path / "photos", made.pictures())
+    with pytest.raises(BadInput, match=message):
+        import_set(name, [tmp_path / "photos"], **options)
+    assert not cache.exists()
+
+
+def test_a_folder_of_nothing_known(cache, tmp_path):
+    (tmp_path / "readme.txt").touch()
+    with pytest.raises(BadInput, match="holds nothing that can be read as cifar10; known formats: cifar-binary"):
+        import_set("cifar10", [tmp_path])
