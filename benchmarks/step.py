@@ -139,7 +139,17 @@ def main() -> None:
     channels, height, width = map(int, options.shape.split(","))
     scenario = made_scenario((channels, height, width), 32 * (WARM + options.steps * options.repeats + 64)).to(device)
     peak = peak_tflops(device) if on_gpu else None
-    rows: list[dict[str, Any]] = []
+    about: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if on_gpu else f"{platform.machine()} CPU, one thread",
+        "model": options.model,
+        "shape": [channels, height, width],
+        "buffer": options.buffer,
+        "peak_tflops_bf16": peak,
+        "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "rows": [],
+    }
+    out = options.out or Path("results") / f"step-{device.type}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
     print(f"{device}, {options.model}, {options.shape}; peak {peak or 0:.0f} TFLOP/s", flush=True)
     for precision in options.precisions.split(","):
         for name in options.methods.split(","):
@@ -148,25 +158,10 @@ def main() -> None:
                 given["buffer"] = options.buffer
             for way in ways.split(","):
                 row = measure(compose("seq-digits", name, overrides=given), scenario, way, device, options, peak)
-                rows.append(row)
-                print(
-                    " ".join(
-                        f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items() if k != "ms_all"
-                    ),
-                    flush=True,
-                )
-    out = options.out or Path("results") / f"step-{device.type}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    about = {
-        "device": torch.cuda.get_device_name() if on_gpu else f"{platform.machine()} CPU, one thread",
-        "model": options.model,
-        "shape": [channels, height, width],
-        "buffer": options.buffer,
-        "peak_tflops_bf16": peak,
-        "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "rows": rows,
-    }
-    out.write_text(json.dumps(about, indent=2) + "\n")
+                about["rows"].append(row)
+                out.write_text(json.dumps(about, indent=2) + "\n")  # what is measured is not lost
+                told = {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items() if k != "ms_all"}
+                print(" ".join(f"{k}={v}" for k, v in told.items()), flush=True)
     print(f"written: {out}")
 
 
