@@ -85,7 +85,7 @@ def network_alone(run: Run, scenario: Scenario) -> Iterator[None]:
 
     def step() -> None:
         with computing(run.precision, device):
-            state.optimizer.gradients(method.loss(state.net, new, replay).value)
+            state.optimizer.gradients(method.loss(state.net, new, replay, state.extras).value)
 
     step()
     graph = capture(step)

@@ -82,9 +82,8 @@ class Memory:
         filled = self.pooled if self.candidates else self.kept
         filled.copy_(self.seen_since.clamp_max(size))
 
-    def read(self, rows: Tensor, names: tuple[str, ...] = ()) -> dict[str, Tensor]:
-        """These rows of the columns named, or of all."""
-        return {name: self.columns[name][rows] for name in names or self.columns}
+    def read(self, rows: Tensor) -> dict[str, Tensor]:
+        return {name: column[rows] for name, column in self.columns.items()}
 
     def filled_rows(self) -> Tensor:
         """Rows in use, kept ones first. Reads the counters on the host: not for the training step."""

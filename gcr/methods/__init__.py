@@ -5,8 +5,8 @@ from gcr.methods.er import Er
 from gcr.methods.finetune import Finetune
 from gcr.methods.gcr import Gcr
 from gcr.methods.joint import Joint
-from gcr.methods.method import Batch, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method
 
 METHODS: tuple[type[Method], ...] = (Finetune, Er, Der, DerPlusPlus, Gcr, Joint)
 
-__all__ = ["METHODS", "Batch", "Der", "DerPlusPlus", "Er", "Finetune", "Gcr", "Joint", "Loss", "Method"]
+__all__ = ["METHODS", "Batch", "Der", "DerPlusPlus", "Er", "Extras", "Finetune", "Gcr", "Joint", "Loss", "Method"]

@@ -13,17 +13,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcr.methods.losses import distillation, distillation_residual, label_loss, label_residual, weighted_mean
-from gcr.methods.method import Batch, Loss
+from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
-from gcr.settings import Settings, setting
+from gcr.settings import setting
 
 
 @dataclass(frozen=True)
-class Der(Settings):
+class Der(Method):
     name: ClassVar[str] = "der"
     summary: ClassVar[str] = "dark experience replay: distil the logits stored with remembered examples"
-    default_selector: ClassVar[str] = "reservoir"
-    sees_all_tasks: ClassVar[bool] = False
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
 
@@ -31,7 +29,7 @@ class Der(Settings):
     def replays(self) -> tuple[tuple[str, ...], ...]:
         return (("weak",),)
 
-    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         outputs = net.each(new.images, *(old.images for old in replay))
         logits = outputs[0].logits
         value = F.cross_entropy(logits, new.labels)
@@ -54,7 +52,7 @@ class DerPlusPlus(Der):
     def replays(self) -> tuple[tuple[str, ...], ...]:
         return (("weak",), ("weak",))
 
-    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         outputs = net.each(new.images, *(old.images for old in replay))
         logits = outputs[0].logits
         value = F.cross_entropy(logits, new.labels)

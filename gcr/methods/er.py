@@ -15,17 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcr.methods.losses import label_loss, label_residual, weighted_mean
-from gcr.methods.method import Batch, Loss
+from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
-from gcr.settings import Settings, setting
+from gcr.settings import setting
 
 
 @dataclass(frozen=True)
-class Er(Settings):
+class Er(Method):
     name: ClassVar[str] = "er"
     summary: ClassVar[str] = "experience replay: cross-entropy on new and remembered examples"
-    default_selector: ClassVar[str] = "reservoir"
-    sees_all_tasks: ClassVar[bool] = False
 
     forward: str = setting(
         "together", "new and replayed examples in one forward pass, or separate ones", choices=("together", "separate")
@@ -35,7 +33,7 @@ class Er(Settings):
     def replays(self) -> tuple[tuple[str, ...], ...]:
         return (("weak",),)
 
-    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         if not replay:
             logits = net(new.images)
             return Loss(F.cross_entropy(logits, new.labels), logits.detach())

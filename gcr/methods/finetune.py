@@ -12,23 +12,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcr.methods.losses import label_residual
-from gcr.methods.method import Batch, Loss
+from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
-from gcr.settings import Settings
 
 
 @dataclass(frozen=True)
-class Finetune(Settings):
+class Finetune(Method):
     name: ClassVar[str] = "finetune"
     summary: ClassVar[str] = "each task in turn, no memory: the lower bound"
-    default_selector: ClassVar[str] = "reservoir"
-    sees_all_tasks: ClassVar[bool] = False
 
-    @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return ()
-
-    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         logits = net(new.images)
         return Loss(F.cross_entropy(logits, new.labels), logits.detach())
 

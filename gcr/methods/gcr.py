@@ -24,19 +24,18 @@ from gcr.methods.losses import (
     supervised_contrast,
     weighted_mean,
 )
-from gcr.methods.method import Batch, Loss
+from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
-from gcr.settings import Settings, setting
+from gcr.settings import setting
 
 
 @dataclass(frozen=True)
-class Gcr(Settings):
+class Gcr(Method):
     name: ClassVar[str] = "gcr"
     summary: ClassVar[str] = (
         "gradient coreset replay: weighted DER++ with supervised contrast, buffer chosen by GradApprox"
     )
     default_selector: ClassVar[str] = "grad-approx"
-    sees_all_tasks: ClassVar[bool] = False
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(0.5, "weight of the label term", low=0.0, remedy="0 leaves it out")
@@ -56,7 +55,7 @@ class Gcr(Settings):
         weak: tuple[tuple[str, ...], ...] = (("weak",), ("weak",))
         return (*weak, ("strong", "strong")) if self.gamma > 0 else weak
 
-    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         weak, strong = [old.images for old in replay[:2]], [torch.cat(old.views) for old in replay[2:]]
         outputs = net.each(new.images, *weak, *strong)
         logits = outputs[0].logits

@@ -1,17 +1,27 @@
 """What a method is: a frozen dataclass of hyper-parameters with a loss, and what it needs for it.
 
 A training step hands ``loss`` the new batch and the replay minibatches that the method asked for, already augmented,
-on the device. Everything else (drawing them, the optimizer, memory) is the same for every method.
+on the device. Everything else (drawing them, the optimizer, memory) is the same for every method. A few methods need
+more: each such need is one function below that does nothing unless a method has its own. All but ``end_stage`` and
+``predict`` are part of the step, which a GPU captures: fixed shapes, no reads on the host.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gcr.models import Network
+from gcr.settings import Settings
+
+if TYPE_CHECKING:
+    from gcr.augment import Views
+    from gcr.memory import Memory
+
+Extras = dict[str, Tensor]  # tensors a method keeps beside network and memory; saved with every checkpoint
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,7 @@ class Batch:
     labels: Tensor  # [b]
     logits: Tensor  # [b, classes]: what the network said when the example was stored
     weights: Tensor  # [b]
+    tasks: Tensor | None = None  # [b]: of replayed examples
 
     @property
     def images(self) -> Tensor:
@@ -33,21 +44,62 @@ class Loss(NamedTuple):
     logits: Tensor  # [b, classes] of the new batch, detached: what memory stores
 
 
-class Method(Protocol):
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    default_selector: ClassVar[str]  # "reservoir" or the name of a selector
-    sees_all_tasks: ClassVar[bool]  # trains once on the data of all tasks together
+@dataclass(frozen=True)
+class Method(Settings):
+    default_selector: ClassVar[str] = "reservoir"  # or the name of a selector
+    sees_all_tasks: ClassVar[bool] = False  # trains once on the data of all tasks together
+    needs_tasks: ClassVar[bool] = False  # must be told where a task ends, even in a stream
+    replays_all: ClassVar[bool] = False  # its one replay minibatch is the whole kept buffer; empty rows have weight 0
+    chooses: ClassVar[bool] = False  # has its own ``choose``
+    stage_shapes: ClassVar[bool] = False  # shapes in its step depend on the stage
+    host_bound: ClassVar[str] = ""  # why its step cannot be captured
 
     @property
     def replays(self) -> tuple[tuple[str, ...], ...]:
         """The replay minibatches of a step, each as the kinds of view wanted of it. Empty: no memory at all."""
-        ...
+        return ()
 
-    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> Loss:
+    def replay_size(self, asked: int) -> int:
+        """Examples in each replay minibatch, where ``asked`` is the setting ``replay_batch``."""
+        return asked
+
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         """``replay`` is empty until something has been offered to memory, else as ``replays`` says."""
-        ...
+        raise NotImplementedError
 
     def residual(self, logits: Tensor, batch: Batch) -> Tensor:
         """Derivative of each example's (unweighted) replay loss by its logits, for selection: [b, classes]."""
-        ...
+        raise NotImplementedError
+
+    def extras(self, net: Network, n_tasks: int) -> Extras:
+        """The tensors it keeps, as they are before the first step."""
+        return {}
+
+    def choose(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Tensor:
+        """Which examples of the new batch, a fixed number, are trained on and offered to memory: [k]."""
+        raise NotImplementedError
+
+    def project(
+        self,
+        gradients: list[Tensor | None],
+        parameters: Sequence[nn.Parameter],
+        net: Network,
+        replay: tuple[Batch, ...],
+        extras: Extras,
+        stage: int,
+    ) -> list[Tensor | None]:
+        """The gradients to step along, given those of the loss."""
+        return gradients
+
+    def after_step(self, net: Network, extras: Extras) -> None:
+        """After the optimizer's step."""
+
+    def end_stage(
+        self, net: Network, memory: Memory | None, views: Views, extras: Extras, key: tuple[int, int]
+    ) -> None:
+        """After the stage's last step and selection, before it is evaluated; ``key`` is (seed, stage)."""
+
+    def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
+        """Scores of the classes for normalised images, in evaluation mode: [b, classes]."""
+        logits: Tensor = net(images)
+        return logits

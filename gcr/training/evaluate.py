@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import torch
 
+from gcr.methods import Extras, Method
 from gcr.models import Network
 from gcr.scenarios import Scenario
 
 
 @torch.no_grad()
-def evaluate(net: Network, scenario: Scenario, batch: int = 1000) -> tuple[list[float], list[float]]:
+def evaluate(
+    net: Network, scenario: Scenario, method: Method, extras: Extras, batch: int = 1000
+) -> tuple[list[float], list[float]]:
     """Class-IL and task-IL accuracy on each task. Task-IL masks the head to the classes of the example's task."""
     net.eval()
     task_of_class = scenario.task_of_class
@@ -22,7 +25,7 @@ def evaluate(net: Network, scenario: Scenario, batch: int = 1000) -> tuple[list[
         rows = slice(start, start + batch)
         labels = scenario.test.labels[rows]
         pixels = scenario.test.pixels_of(rows).to(labels.device)  # a copy only if they stay on the host
-        logits = net(scenario.views.plain(pixels))
+        logits = method.predict(net, scenario.views.plain(pixels), extras)
         task = task_of_class[labels]
         masked = logits.masked_fill(task_of_class.unsqueeze(0) != task.unsqueeze(1), -torch.inf)
         right = torch.stack([torch.ones_like(labels), logits.argmax(1) == labels, masked.argmax(1) == labels])

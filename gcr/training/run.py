@@ -92,7 +92,7 @@ class Run:
         self.stages, self.first_stages = stages_of(self.scenario, method)
         self.epoch_lengths = [steps_of(len(rows), training.batch) for rows in self.stages]
         self.total_steps = sum(self.epoch_lengths) * training.epochs
-        self.state = RunState.fresh(self.scenario, model, self.policy, training, seed, self.device)
+        self.state = RunState.fresh(self.scenario, model, method, self.policy, training, seed, self.device)
         if checkpoints is not None:
             self.remarks += checkpoints.restore(self.state)
         self.clock = time.perf_counter()
@@ -175,7 +175,9 @@ class Run:
                 told = reselect(state.memory, policy, self.method, state.net, self.scenario, (self.seed, state.stage))
             state.selections.append(told)
         with computing(self.precision, self.device):
-            class_il, task_il = evaluate(state.net, self.scenario)
+            key = (self.seed, state.stage)
+            self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
+            class_il, task_il = evaluate(state.net, self.scenario, self.method, state.extras)
         state.class_il.append(class_il)
         state.task_il.append(task_il)
         state.stage, state.epoch = state.stage + 1, 0

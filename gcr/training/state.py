@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gcr.memory import Memory, Policy
+from gcr.methods import Extras, Method
 from gcr.models import Network, build
 from gcr.scenarios import Scenario
 from gcr.training.settings import Training
@@ -23,6 +24,7 @@ class RunState:
     net: Network
     optimizer: Sgd
     memory: Memory | None
+    extras: Extras  # what the method keeps of its own
     step: Tensor  # () int64 on the device: steps done in this epoch
     loss_sum: Tensor  # () float64 on the device: over the examples of this epoch
     correct: Tensor  # () int64 on the device: new examples of this epoch classified right
@@ -38,7 +40,14 @@ class RunState:
 
     @classmethod
     def fresh(
-        cls, scenario: Scenario, model: str, policy: Policy | None, training: Training, seed: int, device: torch.device
+        cls,
+        scenario: Scenario,
+        model: str,
+        method: Method,
+        policy: Policy | None,
+        training: Training,
+        seed: int,
+        device: torch.device,
     ) -> RunState:
         net = build(model, scenario.image_shape, scenario.n_classes, seed).to(device)
         if device.type == "cuda":
@@ -50,6 +59,7 @@ class RunState:
             net=net,
             optimizer=Sgd(list(net.parameters()), training.lr),
             memory=memory,
+            extras=method.extras(net, len(scenario.tasks)),
             step=torch.zeros((), dtype=torch.int64, device=device),
             loss_sum=torch.zeros((), dtype=torch.float64, device=device),
             correct=torch.zeros((), dtype=torch.int64, device=device),
@@ -68,6 +78,8 @@ class RunState:
             yield f"net.{name}", tensor
         for name in ("step", "loss_sum", "correct", "diverged_at"):
             yield name, getattr(self, name)
+        for name, tensor in self.extras.items():
+            yield f"extra.{name}", tensor
         if self.memory is not None:
             for name, column in self.memory.columns.items():
                 yield f"memory.{name}", column[: self.memory.rows]

@@ -25,8 +25,9 @@ def sampler_of(policy: Policy) -> Sampler:
 def draw_plan(method: Method, policy: Policy | None, training: Training) -> DrawPlan:
     if policy is None:
         return DrawPlan(training.batch, (), 0, ())
-    shape = sampler_of(policy).draws_shape(policy.replay_batch, policy.buffer, policy.pool_size)
-    return DrawPlan(training.batch, shape, policy.replay_batch, method.replays)
+    size = policy.buffer if method.replays_all else method.replay_size(policy.replay_batch)
+    shape = (0,) if method.replays_all else sampler_of(policy).draws_shape(size, policy.buffer, policy.pool_size)
+    return DrawPlan(training.batch, shape, size, method.replays)
 
 
 def train_step(
@@ -43,23 +44,27 @@ def train_step(
     """
     if images is None:
         images = scenario.train.pixels[draws.rows]
-    labels = scenario.train.labels[draws.rows]
+    labels, reservoir = scenario.train.labels[draws.rows], draws.reservoir
     drawn: list[dict[str, Tensor]] = []
     if policy is not None and state.memory is not None and draws.replays:
-        drawn = draw_replays(state.memory, sampler_of(policy), draws.replays)
+        drawn = draw_replays(state.memory, None if method.replays_all else sampler_of(policy), draws.replays)
     wanted = [("weak", images, draws.views)]
     for kinds, columns, asked in zip(method.replays, drawn, draws.replays, strict=False):
         wanted += [(kind, columns["image"], u) for kind, u in zip(kinds, asked.views, strict=True)]
     views = iter(make_views(scenario.views, wanted))
-    weights = torch.ones_like(labels, dtype=torch.float32)
-    new = Batch((next(views),), labels, torch.empty(0, device=labels.device), weights)
+    new_view = next(views)
     replay = tuple(
-        Batch(tuple(next(views) for _ in kinds), columns["label"], columns["logits"], columns["weight"])
+        Batch(tuple(next(views) for _ in kinds), *(columns[name] for name in ("label", "logits", "weight", "task")))
         for kinds, columns in zip(method.replays, drawn, strict=False)
     )
-    state.net.train()
-    loss, logits = method.loss(state.net, new, replay)
-    state.optimizer.step(state.optimizer.gradients(loss))
+    net, extras = state.net.train(), state.extras
+    if method.chooses:
+        rows = method.choose(net, _new_batch(new_view, labels), replay, extras)
+        images, labels, reservoir, new_view = images[rows], labels[rows], reservoir[rows], new_view[rows]
+    loss, logits = method.loss(net, _new_batch(new_view, labels), replay, extras)
+    gradients = state.optimizer.gradients(loss)
+    state.optimizer.step(method.project(gradients, state.optimizer.parameters, net, replay, extras, state.stage))
+    method.after_step(net, extras)
     right = logits.argmax(1) == labels
     state.loss_sum += loss.detach() * len(labels)
     state.correct += right.sum()
@@ -70,14 +75,23 @@ def train_step(
         offered = {"image": images, "label": labels, "logits": logits, "task": scenario.task_of_class[labels]}
         if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay
             right = right | (state.memory.kept + state.memory.pooled == 0)
-        state.memory.offer(offered, draws.reservoir, right if policy.admit == "correct" else None)
+        state.memory.offer(offered, reservoir, right if policy.admit == "correct" else None)
 
 
-def draw_replays(memory: Memory, sampler: Sampler, asked: tuple[ReplayDraws, ...]) -> list[dict[str, Tensor]]:
-    """The columns of every replay minibatch, all read together."""
+def _new_batch(view: Tensor, labels: Tensor) -> Batch:
+    nothing = torch.empty(0, device=labels.device)
+    return Batch((view,), labels, nothing, torch.ones_like(labels, dtype=torch.float32))
+
+
+def draw_replays(memory: Memory, sampler: Sampler | None, asked: tuple[ReplayDraws, ...]) -> list[dict[str, Tensor]]:
+    """The columns of every replay minibatch, all read together. Without a sampler, the whole kept buffer."""
     size = len(asked[0].views[0])
+    if sampler is None:
+        rows = torch.arange(memory.capacity, device=memory.kept.device)
+        columns = memory.read(rows)
+        return [columns | {"weight": torch.where(rows < memory.kept, columns["weight"], 0.0)}]
     rows = sampler.rows(memory, torch.stack([replay.rows for replay in asked]), size)
-    columns = memory.read(rows.flatten(), ("image", "label", "logits", "weight"))
+    columns = memory.read(rows.flatten())
     split = [column.split(size) for column in columns.values()]
     return [dict(zip(columns, parts, strict=True)) for parts in zip(*split, strict=True)]
 

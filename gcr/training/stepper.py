@@ -32,7 +32,7 @@ def pick_mode(mode: str, device: torch.device, method: Method) -> tuple[str, str
         raise BadInput("mode captured needs a GPU; use --mode auto")
     if mode == "compiled" and on_gpu and importlib.util.find_spec("triton") is None:
         raise BadInput("mode compiled needs the library triton on a GPU; install it with pip, or use --mode captured")
-    reason = getattr(method, "host_bound", "")
+    reason = method.host_bound
     if reason and mode in ("compiled", "captured"):
         return "eager", f"{method.name} cannot be {mode} ({reason}); it runs eagerly"
     if mode == "auto":
@@ -43,9 +43,10 @@ def pick_mode(mode: str, device: torch.device, method: Method) -> tuple[str, str
 class Stepper:
     """Runs the next step of the epoch each time it is called.
 
-    A captured step is captured once per batch size and phase (with or without replay): the first such step runs
-    kernel by kernel, which warms up what it uses; the second is captured, then replayed like all after it. Its inputs
-    are the epoch's draws, the slot ``images`` and the tensors of the run's state, none of which ever move.
+    A captured step is captured once per batch size and phase (with or without replay, and the stage where that changes
+    shapes): the first such step runs kernel by kernel, which warms up what it uses; the second is captured, then
+    replayed like all after it. Its inputs are the epoch's draws, the slot ``images`` and the tensors of the run's
+    state, none of which ever move.
     """
 
     def __init__(
@@ -62,14 +63,14 @@ class Stepper:
         self.state, self.scenario, self.method, self.policy = state, scenario, method, policy
         self.draws, self.precision, self.images = draws, precision, images
         self.captures = mode != "eager" and state.step.is_cuda
-        self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph | None] = {}  # None: warmed up
+        self.graphs: dict[tuple[int, bool, int], torch.cuda.CUDAGraph | None] = {}  # None: warmed up
         self.pool = torch.cuda.graph_pool_handle() if self.captures else None
         if mode == "compiled":
             state.net.trunk.compile(dynamic=False)
 
     def __call__(self, size: int) -> None:
         replaying = self.state.steps > 0  # before the first step memory has not been offered anything
-        phase = (size, replaying)
+        phase = (size, replaying, self.state.stage if self.method.stage_shapes else 0)
         if not self.captures:
             self._launch(size, replaying)
         elif phase not in self.graphs:

@@ -88,7 +88,7 @@ TIED = batch([[5.0, 5.0]], [1])
 
 
 def value(method, *replay):
-    return method.loss(Straight(), NEW, replay).value.item()
+    return method.loss(Straight(), NEW, replay, {}).value.item()
 
 
 def test_er_by_hand():
@@ -133,6 +133,6 @@ def test_selection_sees_the_derivative_of_the_replay_loss(method):
         method, replay = Gcr(alpha=0.3, beta=0.7, gamma=0.0), replay[:2]
     if isinstance(method, Er):
         method = Er(forward="separate")
-    loss = method.loss(Straight(), NEW, replay).value
+    loss = method.loss(Straight(), NEW, replay, {}).value
     (expected,) = torch.autograd.grad(loss, image)
     torch.testing.assert_close(method.residual(image.detach().flatten(1), old), expected.flatten(1))

@@ -22,7 +22,7 @@ def test_two_tasks_of_gcr_equal_the_algorithms_of_the_paper(model):
     method = Gcr(alpha=0.3, beta=0.7, gamma=0.2)
     policy = Policy(buffer=12, selector=GradApprox(ridge=0.5), replay_batch=6)
     training = Training(epochs=2, lr=0.05, batch=8)
-    state = RunState.fresh(scenario, model, policy, training, seed=3, device=torch.device("cpu"))
+    state = RunState.fresh(scenario, model, method, policy, training, seed=3, device=torch.device("cpu"))
     plain = ReferenceGcr(
         state.net, scenario, alpha=0.3, beta=0.7, gamma=0.2, lr=0.05, capacity=12, replay_size=6, ridge=0.5
     )

@@ -2,6 +2,7 @@ import pytest
 import torch
 from conftest import make_scenario
 
+from gcr.methods import Finetune
 from gcr.models import build
 from gcr.training.evaluate import average_accuracy, evaluate, forgetting
 
@@ -9,7 +10,7 @@ from gcr.training.evaluate import average_accuracy, evaluate, forgetting
 def test_class_il_and_task_il_example_by_example():
     scenario = make_scenario()
     net = build("mlp", scenario.image_shape, 6, seed=0).eval()
-    class_il, task_il = evaluate(net, scenario, batch=7)
+    class_il, task_il = evaluate(net, scenario, Finetune(), {}, batch=7)
     for task, classes in enumerate(scenario.tasks):
         rows = [i for i, label in enumerate(scenario.test.labels.tolist()) if label in classes]
         class_right = task_right = 0
@@ -39,5 +40,5 @@ def test_evaluation_leaves_no_trace():
     scenario = make_scenario()
     net = build("convnet", scenario.image_shape, 6, seed=0)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    evaluate(net, scenario)
+    evaluate(net, scenario, Finetune(), {})
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
