@@ -98,10 +98,16 @@ def demo(
 @app.command()
 def run(
     scenario: Annotated[str, typer.Argument(help="Which tasks; see `gcr scenarios`.")],
-    method: Annotated[str, typer.Option("--method", "-m", help="See `gcr methods`.")] = "gcr",
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="See `gcr methods`; several as er,gcr; or all.")
+    ] = "gcr",
     selector: Annotated[
         str | None, typer.Option("--selector", help="See `gcr selectors`; the method's own if not given.")
     ] = None,
+    setting: Annotated[
+        str | None, typer.Option("--setting", help="offline (the default) or online: one pass over streams.")
+    ] = None,
+    stream: Annotated[int | None, typer.Option("--stream", help="Examples of each stream, online.")] = None,
     buffer: Annotated[int | None, typer.Option("--buffer", "-k", help="Examples kept in memory.")] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over each task.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="convnet, mlp or resnet18.")] = None,
@@ -141,19 +147,31 @@ def run(
 
     `gcr run seq-digits --method er --selector grad-approx --set lr=0.03 --out runs/er-gcr`
 
+    `gcr run seq-digits --method all --setting online --stream 300 --seeds 0-4`
+
     `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8 --precision bf16`
     """
-    from gcr.experiments.experiment import compose
+    from gcr.experiments.experiment import compose, settings_of
     from gcr.experiments.job import Execution
+    from gcr.methods import METHODS
 
     overrides = _read_settings(settings or [])
-    for key, value in (("buffer", buffer), ("epochs", epochs), ("model", model), ("precision", precision)):
+    named = {"buffer": buffer, "epochs": epochs, "model": model, "precision": precision}
+    for key, value in (named | {"setting": setting, "stream": stream}).items():
         if value is not None:
             if key in overrides:
                 raise BadInput(f"{key} is given twice, as --{key} and as --set {key}=…; give it once")
             overrides[key] = value
     numbers = _read_seeds(seeds)
-    experiments = [compose(scenario, method, seed=seed, selector=selector, overrides=overrides) for seed in numbers]
+    methods = [known.name for known in METHODS] if method == "all" else method.split(",")
+    many = len(methods) > 1
+    if many and (selector or name):
+        raise BadInput(f"--{'selector' if selector else 'name'} is for one method at a time, got --method {method}")
+    experiments = [
+        compose(scenario, each, seed=seed, selector=selector, overrides=settings_of(each, overrides, several=many))
+        for each in methods
+        for seed in numbers
+    ]
     how = Execution(device, mode, _read_pack(pack), processes, threads, deterministic, checkpoint_steps, not resume)
     return _train_and_show(experiments, out_folder, name, how)
 

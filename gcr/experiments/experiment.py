@@ -39,10 +39,23 @@ class Experiment:
         self.stream.check_classes(about.n_classes, about.name)
         if self.memory is not None:
             self.memory.check_classes(about.n_classes, about.name)
+        self._check_stream()
         if bool(self.method.replays) != (self.memory is not None):
             raise BadInput(f"method {self.method.name} {'needs a' if self.method.replays else 'keeps no'} memory")
         if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**32:
             raise BadInput(f"seed must be a whole number from 0 to 2^32 - 1, got {self.seed}")
+
+    def _check_stream(self) -> None:
+        stream, training, method = self.stream, self.training, self.method
+        if stream.online and stream.stream < training.batch:
+            raise BadInput(f"stream must be >= batch, which is {training.batch}, got {stream.stream}")
+        if stream.online and training.epochs > 1 and not method.sees_all_tasks:
+            raise BadInput(
+                f"epochs must be 1 in the online setting, got {training.epochs}; a stream passes once "
+                "(repeats sets the steps on every batch)"
+            )
+        if method.needs_tasks and self.memory is not None and self.memory.every:
+            raise BadInput(f"{method.name} must know where tasks end; leave out every")
 
     def to_dict(self) -> dict[str, Any]:
         memory = None
@@ -111,7 +124,8 @@ class Experiment:
     @property
     def run_name(self) -> str:
         buffer = [f"k{self.memory.buffer}"] if self.memory else []
-        return "-".join([self.scenario, *self.label.replace("++", "pp").split(" + "), *buffer])
+        online = ["online"] if self.stream.online else []
+        return "-".join([self.scenario, *online, *self.label.replace("++", "pp").split(" + "), *buffer])
 
 
 POLICIES: tuple[type[Selector] | type[Reservoir], ...] = (Reservoir, *SELECTORS)
@@ -148,10 +162,20 @@ def compose(
     memory = None
     if has_memory:
         memory = Policy(**({"buffer": about.buffer} | values[Policy]), selector=policy_class(**values[policy_class]))
-    training = Training(**({"epochs": about.epochs, "lr": about.lr} | values[Training]))
-    return Experiment(
-        scenario, Stream(**values[Stream]), model, method_class(**values[method_class]), memory, training, seed
-    )
+    stream = Stream(**values[Stream])
+    epochs = 1 if stream.online and not method_class.sees_all_tasks else about.epochs
+    training = Training(**({"epochs": epochs, "lr": about.lr} | values[Training]))
+    return Experiment(scenario, stream, model, method_class(**values[method_class]), memory, training, seed)
+
+
+def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dict[str, Any]:
+    """``overrides`` for one of ``several`` methods: without those of memory where it keeps none."""
+    given = dict(overrides)
+    chosen = _by_name("method", method, METHODS)
+    if several and not chosen().replays:
+        for key in setting_names(Policy):
+            given.pop(key, None)
+    return given
 
 
 def setting_lines(scenario: str, method: str, selector: str | None = None) -> list[tuple[str, str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -105,7 +106,7 @@ def _train(
     )
     for remark in run.remarks:
         listen(Event(number, remark=remark))
-    folder.cut_metrics(run.state.stage * experiment.training.epochs + run.state.epoch)
+    folder.cut_metrics(run.plan.epochs_before(run.state.stage) + run.state.epoch)
     yield from run.advance()
     result = _result(run, how)
     folder.finish(result, _kept(run))
@@ -136,6 +137,8 @@ def _result(run: Run, how: Execution) -> dict[str, Any]:
         "selections": outcome.state.selections,
         "seconds": outcome.seconds,
         "steps": outcome.steps,
+        "memory_bytes": outcome.state.memory.nbytes if outcome.state.memory else 0,
+        "peak_bytes": _peak_bytes(how.device),
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "device": torch.cuda.get_device_name(how.device) if how.device.startswith("cuda") else "cpu",
         "precision": run.precision,
@@ -143,6 +146,15 @@ def _result(run: Run, how: Execution) -> dict[str, Any]:
         "threads": how.threads,
         "deterministic": how.deterministic,
     }
+
+
+def _peak_bytes(device: str) -> int:
+    """The most memory that this process has held: on the GPU (all runs of a pack together), or in all."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated(device)
+    import resource  # Unix only
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _kept(run: Run) -> dict[str, torch.Tensor] | None:

@@ -102,6 +102,18 @@ class Memory:
         self.seen_since.zero_()
         self.updates += 1
 
+    def set_candidates(self, columns: dict[str, Tensor]) -> None:
+        """Make these examples the candidates."""
+        n = len(columns["label"])
+        for name, column in self.columns.items():
+            column[self.capacity : self.capacity + n] = columns[name].to(column.dtype)
+        self.pooled.fill_(n)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all columns; what a run really keeps of its past."""
+        return sum(column[: self.rows].nbytes for column in self.columns.values())
+
 
 def _taken_later(slot: Tensor) -> Tensor:
     """Which entries of ``slot`` [b] occur again further on. The later example wins, as in a loop; an indexed write with

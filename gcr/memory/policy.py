@@ -33,6 +33,24 @@ class Policy(Settings):
     selector: Selector | Reservoir = field(default_factory=Reservoir)
     replay_batch: int = setting(32, "examples in each replay minibatch", low=1)
     candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0)
+    every: int = setting(
+        0, "examples between selections, wherever tasks end; 0: at the end of every task or stream", low=0
+    )
+    pool: str = setting(
+        "reservoir",
+        "candidates at a selection: a reservoir of what came since the last, or the selector's choice of all of it",
+        choices=("reservoir", "selector"),
+    )
+    pool_view: str = setting(
+        "plain",
+        "what selection sees of an example: plain, or weakly augmented (reference code)",
+        choices=("plain", "weak"),
+    )
+    pool_mode: str = setting(
+        "evaluation",
+        "batch statistics in selection: running ones, or the pool's own as in training (reference code)",
+        choices=("evaluation", "training"),
+    )
     sampling: str = setting(
         "coin",
         "how a replay minibatch is shared between candidates and buffer",
@@ -44,8 +62,14 @@ class Policy(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.candidates and not self.selects:
-            raise BadInput("candidates need a selector, but memory is a reservoir; leave them out or name a selector")
+        if not self.selects:
+            for name, value, plain in (("candidates", self.candidates, 0), ("every", self.every, 0)):
+                if value != plain:
+                    raise BadInput(
+                        f"{name} needs a selector, but memory is a reservoir; leave it out or name a selector"
+                    )
+        if self.every and self.pool == "selector":
+            raise BadInput("pool=selector chooses among a whole task or stream; leave out every")
 
     @property
     def selects(self) -> bool:

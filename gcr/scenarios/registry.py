@@ -10,6 +10,7 @@ import torch
 
 from gcr.augment import Views
 from gcr.data import find, is_cached, open_cached, own_names, stratified
+from gcr.scenarios.damage import cut_short, mislabelled, unbalanced
 from gcr.scenarios.datasets.cached import load_cached
 from gcr.scenarios.datasets.digits import load_digits
 from gcr.scenarios.scenario import Images, Scenario
@@ -121,7 +122,14 @@ def load(name: str, stream: Stream | None = None) -> Scenario:
     if stream.validation:
         train, test = held_out(train, stream.validation)
     tasks = equal_tasks(about.n_classes, stream.tasks or about.n_tasks, stream.class_order)
-    return Scenario(name, train, test, tasks, about.views, about.class_names)
+    if stream.imbalance < 1:
+        train = unbalanced(train, tasks, stream.imbalance)
+    if stream.last_task < 1:
+        train = cut_short(train, tasks, stream.last_task)
+    if stream.label_noise:
+        train = mislabelled(train, tasks, stream.label_noise)
+    length = stream.stream if stream.online else 0
+    return Scenario(name, train, test, tasks, about.views, about.class_names, length)
 
 
 def held_out(train: Images, share: float) -> tuple[Images, Images]:

@@ -45,6 +45,7 @@ class Scenario:
     tasks: tuple[tuple[int, ...], ...]  # classes of each task
     views: Views
     class_names: tuple[str, ...]
+    stream_length: int = 0  # examples of each stream in the online setting; 0: offline, task after task
 
     @property
     def n_classes(self) -> int:

@@ -5,26 +5,50 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gcr.settings import BadInput, Settings, setting
+from gcr.settings import BadInput, Settings
+from gcr.settings import setting as declared
 
 
 @dataclass(frozen=True)
 class Stream(Settings):
     name: ClassVar[str] = "stream"
 
-    tasks: int = setting(0, "tasks that share the classes as evenly as they go; 0: the scenario's own number", low=0)
-    class_order: int = setting(
+    setting: str = declared(
+        "offline",
+        "offline: each task in turn, epochs times; online: one pass over streams that do not end where tasks do",
+        choices=("offline", "online"),
+    )
+    stream: int = declared(6250, "examples of each stream in the online setting", low=2)
+    tasks: int = declared(0, "tasks that share the classes as evenly as they go; 0: the scenario's own number", low=0)
+    class_order: int = declared(
         0,
         "order in which classes come; 0: that of the labels, n: a permutation drawn with seed n",
         low=0,
         high=2**32 - 1,
     )
-    validation: float = setting(
+    validation: float = declared(
         0.0,
         "share of each class's training images that replaces the test set (0.1 for tuning); 0: test on the test set",
         low=0.0,
         high=0.5,
     )
+    label_noise: float = declared(
+        0.0,
+        "share of each class's training images that get the label of another class of their task",
+        low=0.0,
+        high=0.9,
+    )
+    imbalance: float = declared(
+        1.0,
+        "training images of the last class relative to the first; sizes fall evenly in proportion in between",
+        low=0.001,
+        high=1.0,
+    )
+    last_task: float = declared(1.0, "share of the last task's training images that are there", low=0.001, high=1.0)
+
+    @property
+    def online(self) -> bool:
+        return self.setting == "online"
 
     def check_classes(self, n_classes: int, scenario: str) -> None:
         if self.tasks > n_classes:

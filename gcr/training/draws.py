@@ -68,17 +68,24 @@ class EpochDraws:
         self.reservoir = torch.zeros((most_steps, plan.batch), dtype=torch.float64, device=device)
         self.uniforms = torch.zeros((most_steps, plan.width), device=device)
 
-    def fill(self, key: tuple[int, int, int], stage_rows: Tensor, n_steps: int) -> None:
-        """Make the draws of an epoch over ``stage_rows``; ``key`` is (seed, stage, epoch)."""
-        plan, n = self.plan, len(stage_rows)
-        rows = np.zeros((n_steps, plan.batch), np.int64)
-        order = stage_rows.cpu().numpy()[_stream(key, "order").permutation(n)]
+    def fill(
+        self, key: tuple[int, int, int], stage_rows: Tensor, n_batches: int, shuffled: bool = True, repeats: int = 1
+    ) -> None:
+        """Make the draws of an epoch over ``stage_rows``, with ``repeats`` steps on every batch; ``key`` is (seed,
+        stage, epoch)."""
+        plan, n, n_steps = self.plan, len(stage_rows), n_batches * repeats
+        order = stage_rows.cpu().numpy()
+        if shuffled:
+            order = order[_stream(key, "order").permutation(n)]
+        rows = np.zeros((n_batches, plan.batch), np.int64)
         _put(rows, order)
-        self.host_rows = rows
-        reservoir = np.zeros((n_steps, plan.batch))
+        rows = self.host_rows = rows.repeat(repeats, axis=0)
+        reservoir = np.zeros((n_batches, plan.batch))
         _put(reservoir, _stream(key, "reservoir").random(n))
+        reservoir = reservoir.repeat(repeats, axis=0)
         views = np.zeros((n_steps, plan.batch * DRAWS["weak"]), np.float32)
-        _put(views, _stream(key, "views").random((n, DRAWS["weak"]), dtype=np.float32))
+        n_views = n if repeats == 1 else n_steps * plan.batch  # another view of a batch every time it is trained on
+        _put(views, _stream(key, "views").random((n_views, DRAWS["weak"]), dtype=np.float32))
         parts = [views] + [
             _stream(key, field).random((n_steps, *shape), dtype=np.float32).reshape(n_steps, -1)
             for field, shape in plan.replay_fields()
@@ -107,8 +114,18 @@ class EpochDraws:
         return StepDraws(rows, views, reservoir, replays)
 
 
-def selection_draws(key: tuple[int, int], n_rows: int) -> Tensor:
-    """One uniform per row of the pool for the selection after a stage; ``key`` is (seed, stage)."""
+def arrival_order(key: tuple[int, int], n: int) -> Tensor:
+    """The order in which the examples of a task come in a stream; ``key`` is (seed, task)."""
+    return torch.from_numpy(_stream(key, "arrival").permutation(n))
+
+
+def selection_views(key: tuple[int, int], n_rows: int) -> Tensor:
+    """The draws of weak views of the pool's examples; ``key`` is (seed, number of the selection in its run)."""
+    return torch.from_numpy(_stream(key, "selection views").random((n_rows, DRAWS["weak"]), dtype=np.float32))
+
+
+def selection_draws(key: tuple[int, ...], n_rows: int) -> Tensor:
+    """One uniform per row of the pool; ``key`` is (seed, number of the selection in its run)."""
     return torch.from_numpy(_stream(key, "selection").random(n_rows))
 
 

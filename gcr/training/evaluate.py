@@ -1,7 +1,4 @@
-"""Accuracy on every task, in both views of the one head, and what follows from the accuracy matrix.
-
-All accuracies are percentages. ``matrix[i][j]`` is the accuracy on task j after stage i.
-"""
+"""Accuracy on every task, in percent, in both views of the one head."""
 
 from __future__ import annotations
 
@@ -32,26 +29,3 @@ def evaluate(
         totals.index_add_(1, task, right.double())
     count, class_right, task_right = totals
     return (100 * class_right / count).tolist(), (100 * task_right / count).tolist()
-
-
-def average_accuracy(matrix: list[list[float]]) -> float:
-    """Mean over tasks after the last stage."""
-    return sum(matrix[-1]) / len(matrix[-1])
-
-
-def forgetting(matrix: list[list[float]], first_stages: list[int]) -> float | None:
-    """Chaudhry et al. 2018: mean over all tasks but the last of (best accuracy before the last stage - final accuracy).
-
-    Evaluations count from ``first_stages[j]`` on, the stage in which task j begins. None where there was but one stage.
-
-    >>> forgetting([[90.0, 0.0], [70.0, 95.0]], first_stages=[0, 1])
-    20.0
-    """
-    if len(matrix) < 2:
-        return None
-    earlier = range(len(matrix) - 1)
-    drops = [
-        max(matrix[stage][task] for stage in earlier if stage >= first) - matrix[-1][task]
-        for task, first in enumerate(first_stages[:-1])
-    ]
-    return sum(drops) / len(drops)

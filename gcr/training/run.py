@@ -15,10 +15,12 @@ from gcr.methods import Method
 from gcr.scenarios import Scenario
 from gcr.training.checkpoint import Checkpoints
 from gcr.training.draws import EpochDraws
-from gcr.training.evaluate import average_accuracy, evaluate, forgetting
+from gcr.training.evaluate import evaluate
 from gcr.training.feed import Feed
+from gcr.training.metrics import summary
 from gcr.training.numerics import computing, resolved
 from gcr.training.settings import Training
+from gcr.training.stages import plan_stages
 from gcr.training.state import RunState
 from gcr.training.step import draw_plan
 from gcr.training.stepper import Stepper, pick_mode
@@ -89,9 +91,8 @@ class Run:
         self.precision = resolved(training.precision, self.device)
         self.mode, remark = pick_mode(how.mode, self.device, method)
         self.remarks = [remark] if remark else []
-        self.stages, self.first_stages = stages_of(self.scenario, method)
-        self.epoch_lengths = [steps_of(len(rows), training.batch) for rows in self.stages]
-        self.total_steps = sum(self.epoch_lengths) * training.epochs
+        self.plan = plan_stages(self.scenario, method, training, seed)
+        self.total_steps = self.plan.total_steps(training)
         self.state = RunState.fresh(self.scenario, model, method, self.policy, training, seed, self.device)
         if checkpoints is not None:
             self.remarks += checkpoints.restore(self.state)
@@ -99,8 +100,10 @@ class Run:
 
     def advance(self) -> Iterator[None]:
         """Trains to the end. Yields after every step, and while it waits for the device."""
+        stages = self.plan.stages
         with _cpu_threads(self.how.threads):
-            draws = EpochDraws(draw_plan(self.method, self.policy, self.training), max(self.epoch_lengths), self.device)
+            most_steps = max(self.plan.steps(number, self.training) for number in range(len(stages)))
+            draws = EpochDraws(draw_plan(self.method, self.policy, self.training), most_steps, self.device)
             train = self.scenario.train
             feed = None if train.resident else Feed(train, self.training.batch, self.device)
             self.clock = time.perf_counter()
@@ -115,8 +118,11 @@ class Run:
                 feed.slot if feed else None,
             )
             try:
-                while self.state.stage < len(self.stages):
-                    while self.state.epoch < self.training.epochs:
+                if not self.state.untrained:
+                    with computing(self.precision, self.device):
+                        self.state.untrained = list(evaluate(self.state.net, self.scenario, Method(), {}))
+                while self.state.stage < len(stages):
+                    while self.state.epoch < stages[self.state.stage].epochs:
                         yield from self._epoch(stepper, draws, feed)
                     self._end_stage()
                     yield
@@ -125,21 +131,23 @@ class Run:
                     feed.close()
 
     def outcome(self) -> Outcome:
-        state = self.state
+        state, plan = self.state, self.plan
         self._count_seconds()
         return Outcome(
             state=state,
-            class_il=_summary(state.class_il, self.first_stages),
-            task_il=_summary(state.task_il, self.first_stages),
+            class_il=summary(state.class_il, plan.first, plan.last, state.untrained[0]),
+            task_il=summary(state.task_il, plan.first, plan.last, state.untrained[1]),
             seconds=state.seconds,
             steps=state.steps,
         )
 
     def _epoch(self, stepper: Stepper, draws: EpochDraws, feed: Feed | None) -> Iterator[None]:
         """One pass over the examples of a stage, from wherever in it the state stands."""
-        state, rows, n_steps = self.state, self.stages[self.state.stage], self.epoch_lengths[self.state.stage]
+        state, stage, training = self.state, self.plan.stages[self.state.stage], self.training
+        n_steps, repeats = self.plan.steps(state.stage, training), training.repeats
         began = time.perf_counter()
-        draws.fill((self.seed, state.stage, state.epoch), rows, n_steps)
+        key = (self.seed, state.stage, state.epoch)
+        draws.fill(key, stage.rows, n_steps // repeats, stage.shuffled, repeats)
         if state.epoch_steps == 0:
             state.begin_epoch()
         if feed:
@@ -147,20 +155,24 @@ class Run:
         while state.epoch_steps < n_steps:
             if feed:
                 feed.put()
-            stepper(min(self.training.batch, len(rows) - state.epoch_steps * self.training.batch))
-            every = self.how.checkpoint_steps
+            number = state.epoch_steps // repeats
+            size = min(training.batch, len(stage.rows) - number * training.batch)
+            stepper(size, offers=(state.epoch_steps + 1) % repeats == 0)
+            self._select_if_due(size)
             if self.stop():
                 self._save()
                 raise Stopped
+            every = self.how.checkpoint_steps
             if every and state.steps % every == 0 and state.epoch_steps < n_steps:
                 self._save()
             yield
         yield from self._device_done()
         self._refuse_no_numbers()
-        loss, right = float(state.loss_sum) / len(rows), int(state.correct)
+        trained_on = len(stage.rows) * repeats
+        loss, right = float(state.loss_sum) / trained_on, int(state.correct)
         seconds = time.perf_counter() - began
         self.on_epoch(
-            Epoch(state.stage, state.epoch, state.steps, self.total_steps, loss, 100 * right / len(rows), seconds)
+            Epoch(state.stage, state.epoch, state.steps, self.total_steps, loss, 100 * right / trained_on, seconds)
         )
         state.epoch += 1
         state.begin_epoch()
@@ -170,10 +182,8 @@ class Run:
         state, policy = self.state, self.policy
         if not all(torch.isfinite(p).all() for p in state.net.parameters()):
             raise Diverged(f"weights of the network are no numbers after task {state.stage + 1}; try a smaller lr")
-        if policy is not None and policy.selects and state.memory is not None:
-            with computing(self.precision, self.device, autocast=False):
-                told = reselect(state.memory, policy, self.method, state.net, self.scenario, (self.seed, state.stage))
-            state.selections.append(told)
+        if policy is not None and policy.selects and not policy.every:
+            self._select(self.plan.stages[state.stage].rows if policy.pool == "selector" else None)
         with computing(self.precision, self.device):
             key = (self.seed, state.stage)
             self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
@@ -181,6 +191,24 @@ class Run:
         state.class_il.append(class_il)
         state.task_il.append(task_il)
         state.stage, state.epoch = state.stage + 1, 0
+
+    def _select_if_due(self, arrived: int) -> None:
+        """After every ``policy.every`` examples, if that is asked for."""
+        state, policy = self.state, self.policy
+        if policy is not None and policy.selects and policy.every and state.epoch_steps % self.training.repeats == 0:
+            state.arrived += arrived
+            if state.arrived >= policy.every:
+                self._select()
+                state.arrived = 0
+
+    def _select(self, arrived: Tensor | None = None) -> None:
+        state, policy = self.state, self.policy
+        assert policy is not None
+        assert state.memory is not None
+        key = (self.seed, len(state.selections))
+        with computing(self.precision, self.device, autocast=False):
+            told = reselect(state.memory, policy, self.method, state.net, self.scenario, key, arrived)
+        state.selections.append(told)
 
     def _device_done(self) -> Iterator[None]:
         """Let other runs go on until the device has done what this one asked for."""
@@ -253,31 +281,3 @@ def _cpu_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def steps_of(n_examples: int, batch: int) -> int:
-    """Batches of an epoch; the last may be smaller. A last batch of one is left out: batch statistics need two.
-
-    >>> steps_of(64, 32), steps_of(65, 32), steps_of(66, 32)
-    (2, 2, 3)
-    """
-    alone = batch > 1 and n_examples > 1 and n_examples % batch == 1
-    return -(-n_examples // batch) - alone
-
-
-def stages_of(scenario: Scenario, method: Method) -> tuple[list[Tensor], list[int]]:
-    """Training rows of each stage, and the stage in which each task begins: a stage per task, or one for all."""
-    labels = scenario.train.labels
-    if method.sees_all_tasks:
-        return [torch.arange(len(labels), device=labels.device)], [0] * len(scenario.tasks)
-    task_of_row = scenario.task_of_class[labels]
-    stages = [torch.nonzero(task_of_row == task).flatten() for task in range(len(scenario.tasks))]
-    return stages, list(range(len(stages)))
-
-
-def _summary(matrix: list[list[float]], first_stages: list[int]) -> dict[str, object]:
-    return {
-        "matrix": matrix,
-        "accuracy": average_accuracy(matrix),
-        "forgetting": forgetting(matrix, first_stages),
-    }

@@ -16,7 +16,10 @@ from gcr.training.settings import Training
 from gcr.training.sgd import Sgd
 
 # What a checkpoint says in JSON beside the tensors.
-PLACE = ("stage", "epoch", "epoch_steps", "steps", "seconds", "class_il", "task_il", "selections")
+PLACE = (
+    *("stage", "epoch", "epoch_steps", "steps", "offered", "arrived", "seconds"),
+    *("untrained", "class_il", "task_il", "selections"),
+)
 
 
 @dataclass
@@ -33,7 +36,10 @@ class RunState:
     epoch: int = 0  # of this stage
     epoch_steps: int = 0  # launched in this epoch
     steps: int = 0  # launched in the whole run
+    offered: bool = False  # whether memory has been offered anything
+    arrived: int = 0  # examples since the last selection, where the policy counts them
     seconds: float = 0.0
+    untrained: list[list[float]] = field(default_factory=list)  # class-IL and task-IL accuracy before the first step
     class_il: list[list[float]] = field(default_factory=list)  # accuracy in percent: [stage][task]
     task_il: list[list[float]] = field(default_factory=list)
     selections: list[dict[str, object]] = field(default_factory=list)  # what was said of each selection

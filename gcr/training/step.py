@@ -37,8 +37,9 @@ def train_step(
     policy: Policy | None,
     draws: StepDraws,
     images: Tensor | None = None,
+    offers: bool = True,
 ) -> None:
-    """Train on one batch and let memory take it. ``draws`` may ask for replay once memory was offered something.
+    """Train on one batch and offer it to memory. ``draws`` may ask for replay once memory was offered something.
 
     ``images`` are the new examples where the data set does not sit on the device.
     """
@@ -71,7 +72,7 @@ def train_step(
     first_bad = (state.diverged_at < 0) & ~loss.detach().isfinite()
     state.diverged_at.copy_(torch.where(first_bad, state.step, state.diverged_at))
     state.step += 1
-    if policy is not None and state.memory is not None:
+    if offers and policy is not None and state.memory is not None:
         offered = {"image": images, "label": labels, "logits": logits, "task": scenario.task_of_class[labels]}
         if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay
             right = right | (state.memory.kept + state.memory.pooled == 0)

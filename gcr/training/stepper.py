@@ -63,30 +63,32 @@ class Stepper:
         self.state, self.scenario, self.method, self.policy = state, scenario, method, policy
         self.draws, self.precision, self.images = draws, precision, images
         self.captures = mode != "eager" and state.step.is_cuda
-        self.graphs: dict[tuple[int, bool, int], torch.cuda.CUDAGraph | None] = {}  # None: warmed up
+        self.graphs: dict[tuple[int, bool, bool, int], torch.cuda.CUDAGraph | None] = {}  # None: warmed up
         self.pool = torch.cuda.graph_pool_handle() if self.captures else None
         if mode == "compiled":
             state.net.trunk.compile(dynamic=False)
 
-    def __call__(self, size: int) -> None:
-        replaying = self.state.steps > 0  # before the first step memory has not been offered anything
-        phase = (size, replaying, self.state.stage if self.method.stage_shapes else 0)
+    def __call__(self, size: int, offers: bool = True) -> None:
+        """A step on ``size`` new examples; ``offers`` says whether memory is offered them."""
+        replaying = self.state.offered  # before that memory holds nothing
+        phase = (size, replaying, offers, self.state.stage if self.method.stage_shapes else 0)
         if not self.captures:
-            self._launch(size, replaying)
+            self._launch(size, replaying, offers)
         elif phase not in self.graphs:
-            self._launch(size, replaying)
+            self._launch(size, replaying, offers)
             self.graphs[phase] = None
         else:
             graph = self.graphs[phase]
             if graph is None:
-                graph = self.graphs[phase] = capture(lambda: self._launch(size, replaying), self.pool)
+                graph = self.graphs[phase] = capture(lambda: self._launch(size, replaying, offers), self.pool)
             graph.replay()
         self.state.steps += 1
         self.state.epoch_steps += 1
+        self.state.offered |= offers
 
-    def _launch(self, size: int, replaying: bool) -> None:
+    def _launch(self, size: int, replaying: bool, offers: bool) -> None:
         state = self.state
         with computing(self.precision, state.step.device):
             draws = self.draws.at(state.step, size, replaying)
             images = None if self.images is None else self.images[:size]
-            train_step(state, self.scenario, self.method, self.policy, draws, images)
+            train_step(state, self.scenario, self.method, self.policy, draws, images, offers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor
@@ -12,40 +14,114 @@ from gcr.methods import Batch, Method
 from gcr.models import Network
 from gcr.scenarios import Scenario
 from gcr.select import Pool, Selector, explain
-from gcr.training.draws import selection_draws
+from gcr.training.draws import selection_draws, selection_views
+
+AT_ONCE = 1000  # examples of a pass
+
+Images = Callable[[slice], Tensor]  # normalised images of some rows of the pool
 
 
 def reselect(
-    memory: Memory, policy: Policy, method: Method, net: Network, scenario: Scenario, key: tuple[int, int]
+    memory: Memory,
+    policy: Policy,
+    method: Method,
+    net: Network,
+    scenario: Scenario,
+    key: tuple[int, int],
+    arrived: Tensor | None = None,
 ) -> dict[str, object]:
-    """Choose a new kept buffer from old buffer and candidates, and say how good it is."""
+    """Choose a new kept buffer from old buffer and candidates, and say how good it is.
+
+    ``key`` is (seed, number of this selection). With ``arrived``, rows of the training set, the selector first chooses
+    the candidates among all of them, in place of the reservoir.
+    """
     assert isinstance(policy.selector, Selector)
+    if arrived is not None:
+        choose_candidates(memory, policy, method, net, scenario, arrived, key)
     rows = memory.filled_rows()
     stored = memory.read(rows)
-    kept = rows < memory.capacity
-    batch = Batch((scenario.views.plain(stored["image"]),), stored["label"], stored["logits"], stored["weight"])
-    pool = make_pool(net, method, batch, kept, policy.selector.needs)
+    draws = selection_views(key, len(rows)).to(rows.device) if policy.pool_view == "weak" else None
+
+    def images(part: slice) -> Tensor:
+        if draws is None:
+            return scenario.views.plain(stored["image"][part])
+        return scenario.views.weak(stored["image"][part], draws[part])
+
+    batch = Batch((), stored["label"], stored["logits"], stored["weight"], stored["task"])
+    pool = make_pool(net, method, batch, images, policy, kept=rows < memory.capacity)
     coreset = policy.selector(pool, policy.buffer, selection_draws(key, len(rows)).to(rows.device))
     memory.keep(rows[coreset.rows], coreset.weights)
     told: dict[str, object] = {"stage": key[1], "from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
     return told | asdict(explain(coreset, pool)) if pool.residuals is not None else told
 
 
+def choose_candidates(
+    memory: Memory,
+    policy: Policy,
+    method: Method,
+    net: Network,
+    scenario: Scenario,
+    arrived: Tensor,
+    key: tuple[int, int],
+) -> None:
+    """Make the selector's choice among all examples that arrived the candidates, with its weights.
+
+    Their stored logits are the network's of now, on plain images.
+    """
+    assert isinstance(policy.selector, Selector)
+    train, device = scenario.train, arrived.device
+
+    def images(part: slice) -> Tensor:
+        rows = arrived[part] if train.resident else arrived[part].cpu()
+        return scenario.views.plain(train.pixels_of(rows).to(device))
+
+    with _mode(net, "evaluation"):
+        logits = torch.cat([net(images(part)) for part in _parts(len(arrived))])
+    labels = train.labels[arrived]
+    batch = Batch((), labels, logits, torch.ones_like(labels, dtype=torch.float32), scenario.task_of_class[labels])
+    pool = make_pool(net, method, batch, images, policy, kept=torch.zeros_like(labels, dtype=torch.bool))
+    draws = selection_draws((*key, 1), len(arrived)).to(device)
+    coreset = policy.selector(pool, min(policy.pool_size, len(arrived)), draws)
+    chosen = arrived[coreset.rows]
+    pixels = train.pixels_of(chosen if train.resident else chosen.cpu()).to(device)
+    columns = {"image": pixels, "label": labels, "logits": logits, "weight": coreset.weights, "task": batch.tasks}
+    memory.set_candidates(
+        {
+            name: column if name in ("image", "weight") else column[coreset.rows]
+            for name, column in columns.items()
+            if column is not None
+        }
+    )
+
+
 @torch.no_grad()
 def make_pool(
-    net: Network, method: Method, batch: Batch, kept: Tensor, needs: frozenset[str], size: int = 1000
+    net: Network, method: Method, batch: Batch, images: Images, policy: Policy, kept: Tensor | None = None
 ) -> Pool:
-    """The columns a selector needs, in one pass of the network in evaluation mode over plain images."""
-    if not needs & {"features", "residuals"}:
-        return Pool(batch.labels, batch.weights, kept=kept)
-    net.eval()
+    """The columns that the selector needs, by one pass of the network over the images."""
+    assert isinstance(policy.selector, Selector)
+    if not policy.selector.needs & {"features", "residuals"}:
+        return Pool(batch.labels, batch.weights, kept=kept, tasks=batch.tasks)
     features, residuals = [], []
-    for start in range(0, len(batch.labels), size):
-        part = _rows(batch, slice(start, start + size))
-        features.append(net.features(part.images))
-        residuals.append(method.residual(net.head(features[-1]), part))
-    return Pool(batch.labels, batch.weights, torch.cat(features), torch.cat(residuals), kept)
+    with _mode(net, policy.pool_mode):
+        for rows in _parts(len(batch.labels)):
+            features.append(net.features(images(rows)).float())
+            part = replace(batch, labels=batch.labels[rows], logits=batch.logits[rows], weights=batch.weights[rows])
+            residuals.append(method.residual(net.head(features[-1]), part))
+    return Pool(batch.labels, batch.weights, torch.cat(features), torch.cat(residuals), kept, batch.tasks)
 
 
-def _rows(batch: Batch, rows: slice) -> Batch:
-    return Batch(tuple(v[rows] for v in batch.views), batch.labels[rows], batch.logits[rows], batch.weights[rows])
+def _parts(n: int) -> list[slice]:
+    return [slice(start, start + AT_ONCE) for start in range(0, n, AT_ONCE)]
+
+
+@contextmanager
+def _mode(net: Network, mode: str) -> Iterator[None]:
+    """Evaluation mode, or training mode with running statistics left as they were; no gradients."""
+    before = {name: buffer.clone() for name, buffer in net.named_buffers()} if mode == "training" else {}
+    net.train(mode == "training")
+    with torch.no_grad():
+        yield
+        for name, buffer in net.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])

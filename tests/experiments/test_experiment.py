@@ -69,7 +69,7 @@ def test_bad_json_is_refused_with_a_remedy(change, message):
         ("er", {"alpha": 1}, 'unknown setting of er "alpha"'),
         ("finetune", {"buffer": 100}, "finetune keeps no memory"),
         ("gcr", {"sampling": "dice"}, 'sampling must be one of coin, split, got "dice"'),
-        ("er", {"candidates": 50}, "candidates need a selector"),
+        ("er", {"candidates": 50}, "candidates needs a selector"),
         ("joint", {"replay_batch": 3}, 'unknown setting of joint "replay_batch"'),
         ("gcr", {"model": "cnn"}, 'unknown model "cnn"'),
     ],

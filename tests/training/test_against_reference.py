@@ -9,8 +9,8 @@ from gcr.memory import Policy
 from gcr.methods import Gcr
 from gcr.select import GradApprox
 from gcr.training.draws import EpochDraws
-from gcr.training.run import stages_of
 from gcr.training.settings import Training
+from gcr.training.stages import plan_stages
 from gcr.training.state import RunState
 from gcr.training.step import draw_plan, train_step
 from gcr.training.update import reselect
@@ -28,9 +28,10 @@ def test_two_tasks_of_gcr_equal_the_algorithms_of_the_paper(model):
     )
     draws = EpochDraws(draw_plan(method, policy, training), most_steps=5, device=torch.device("cpu"))
     steps = 0
-    for stage, rows in enumerate(stages_of(scenario, method)[0][:2]):
+    stages = plan_stages(scenario, method, training, seed=3).stages
+    for stage, rows in enumerate(stage.rows for stage in stages[:2]):
         for epoch in range(training.epochs):
-            draws.fill((3, stage, epoch), rows, n_steps=5)
+            draws.fill((3, stage, epoch), rows, n_batches=5)
             for step in range(5):
                 first = steps == 0
                 cut = draws.at(torch.tensor(step), training.batch, replaying=not first)

@@ -4,7 +4,7 @@ from conftest import make_scenario
 
 from gcr.methods import Finetune
 from gcr.models import build
-from gcr.training.evaluate import average_accuracy, evaluate, forgetting
+from gcr.training.evaluate import evaluate
 
 
 def test_class_il_and_task_il_example_by_example():
@@ -22,18 +22,6 @@ def test_class_il_and_task_il_example_by_example():
         assert class_il[task] == pytest.approx(100 * class_right / len(rows))
         assert task_il[task] == pytest.approx(100 * task_right / len(rows))
     assert sum(task_il) >= sum(class_il)
-
-
-def test_forgetting_by_hand():
-    matrix = [[90.0, 10.0, 0.0], [95.0, 80.0, 0.0], [60.0, 85.0, 99.0]]
-    assert forgetting(matrix, [0, 1, 2]) == pytest.approx(
-        ((95 - 60) + (80 - 85)) / 2
-    )  # the 10 before task 2 began is out
-    assert average_accuracy(matrix) == pytest.approx((60 + 85 + 99) / 3)
-
-
-def test_one_stage_has_no_forgetting():
-    assert forgetting([[90.0, 80.0]], [0, 0]) is None
 
 
 def test_evaluation_leaves_no_trace():

@@ -1,19 +1,9 @@
 import torch
 
 from gcr.memory import Policy
-from gcr.methods import Er, Finetune, Gcr, Joint
+from gcr.methods import Er, Gcr
 from gcr.select import GradApprox
 from gcr.training import Training, train
-from gcr.training.run import stages_of
-
-
-def test_stages_are_tasks_and_joint_has_one(scenario):
-    stages, first = stages_of(scenario, Finetune())
-    assert [scenario.train.labels[rows].unique().tolist() for rows in stages] == [[0, 1], [2, 3], [4, 5]]
-    assert first == [0, 1, 2]
-    (everything,), first = stages_of(scenario, Joint())
-    assert len(everything) == 72
-    assert first == [0, 0, 0]
 
 
 def test_epochs_steps_and_matrix(scenario):

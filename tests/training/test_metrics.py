@@ -1,0 +1,42 @@
+import pytest
+
+from gcr.training.metrics import (
+    anytime_accuracy,
+    average_accuracy,
+    backward_transfer,
+    forgetting,
+    forward_transfer,
+    learning_accuracy,
+)
+
+MATRIX = [[90.0, 10.0, 0.0], [95.0, 80.0, 5.0], [60.0, 85.0, 99.0]]
+
+
+def test_three_tasks_by_hand():
+    first = last = [0, 1, 2]
+    assert average_accuracy(MATRIX) == pytest.approx((60 + 85 + 99) / 3)
+    # the 10 before task 2 began is out
+    assert forgetting(MATRIX, first) == pytest.approx(((95 - 60) + (80 - 85)) / 2)
+    assert backward_transfer(MATRIX, last) == pytest.approx(((60 - 90) + (85 - 80)) / 2)
+    assert forward_transfer(MATRIX, first, [50.0, 20.0, 4.0]) == pytest.approx(((10 - 20) + (5 - 4)) / 2)
+    assert learning_accuracy(MATRIX, last) == pytest.approx((90 + 80 + 99) / 3)
+    assert anytime_accuracy(MATRIX, first) == pytest.approx((90 + (95 + 80) / 2 + (60 + 85 + 99) / 3) / 3)
+
+
+def test_streams_across_tasks():
+    """Task 0 ends in stream 1, in which task 1 begins."""
+    matrix = [[50.0, 0.0], [70.0, 40.0], [60.0, 90.0]]
+    first, last = [0, 1], [1, 2]
+    assert forgetting(matrix, first) == pytest.approx(70 - 60)
+    assert backward_transfer(matrix, last) == pytest.approx(60 - 70)
+    assert learning_accuracy(matrix, last) == pytest.approx((70 + 90) / 2)
+    assert forward_transfer(matrix, first, [10.0, 10.0]) == pytest.approx(0 - 10)
+
+
+def test_one_stage_has_no_transfer():
+    for metric in (
+        forgetting([[90.0, 80.0]], [0, 0]),
+        backward_transfer([[90.0, 80.0]], [0, 0]),
+        forward_transfer([[90.0, 80.0]], [0, 0], [1.0, 1.0]),
+    ):
+        assert metric is None

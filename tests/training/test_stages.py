@@ -1,0 +1,129 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import make_scenario
+
+from gcr.memory import Policy
+from gcr.methods import Er, Finetune, Gcr, Joint
+from gcr.select import GradApprox
+from gcr.settings import BadInput
+from gcr.training import Training, train
+from gcr.training.stages import plan_stages
+
+
+class Bounded(Er):
+    needs_tasks = True
+
+
+def labels(scenario, plan):
+    return [scenario.train.labels[stage.rows].tolist() for stage in plan.stages]
+
+
+def test_stages_are_tasks_and_joint_has_one(scenario):
+    plan = plan_stages(scenario, Finetune(), Training(epochs=3), seed=0)
+    assert [sorted(set(stage)) for stage in labels(scenario, plan)] == [[0, 1], [2, 3], [4, 5]]
+    assert plan.first == plan.last == [0, 1, 2]
+    assert all(stage.shuffled and stage.epochs == 3 for stage in plan.stages)
+    joint = plan_stages(scenario, Joint(), Training(), seed=0)
+    assert [len(stage.rows) for stage in joint.stages] == [72]
+    assert joint.first == [0, 0, 0]
+
+
+def test_streams_do_not_end_where_tasks_do():
+    scenario = replace(make_scenario(), stream_length=20)  # tasks of 24
+    plan = plan_stages(scenario, Er(), Training(epochs=1), seed=0)
+    assert [len(stage.rows) for stage in plan.stages] == [20, 20, 20, 12]
+    assert [sorted(set(stage)) for stage in labels(scenario, plan)] == [[0, 1], [0, 1, 2, 3], [2, 3, 4, 5], [4, 5]]
+    assert (plan.first, plan.last) == ([0, 1, 2], [1, 2, 3])
+    rows = torch.cat([stage.rows for stage in plan.stages])
+    assert sorted(rows.tolist()) == list(range(72))
+    tasks = scenario.task_of_class[scenario.train.labels[rows]]
+    assert torch.equal(tasks, tasks.sort().values)  # in the order of tasks
+    assert not torch.equal(rows[:24], rows[:24].sort().values)  # shuffled inside
+    again, other = (plan_stages(scenario, Er(), Training(epochs=1), seed=seed) for seed in (0, 1))
+    assert torch.equal(again.stages[0].rows, plan.stages[0].rows)
+    assert not torch.equal(other.stages[0].rows, plan.stages[0].rows)
+    assert not any(stage.shuffled for stage in plan.stages)
+
+
+def test_methods_that_need_tasks_get_them_in_a_stream():
+    scenario = replace(make_scenario(), stream_length=20)
+    plan = plan_stages(scenario, Bounded(), Training(epochs=1), seed=0)
+    assert [sorted(set(stage)) for stage in labels(scenario, plan)] == [[0, 1], [2, 3], [4, 5]]
+    assert torch.equal(
+        torch.cat([stage.rows for stage in plan.stages]),
+        torch.cat([stage.rows for stage in plan_stages(scenario, Er(), Training(epochs=1), 0).stages]),
+    )
+
+
+def test_a_lone_last_example_joins_the_stream_before():
+    scenario = replace(make_scenario(), stream_length=71)
+    plan = plan_stages(scenario, Er(), Training(epochs=1), seed=0)
+    assert [len(stage.rows) for stage in plan.stages] == [72]
+    assert plan.last == [0, 0, 0]
+
+
+def test_an_online_run_passes_once_and_selects_after_each_stream():
+    scenario = replace(make_scenario(), stream_length=20)
+    policy = Policy(buffer=12, selector=GradApprox())
+    outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0)
+    assert int(outcome.state.memory.seen) == 72
+    assert len(outcome.class_il["matrix"]) == len(outcome.state.selections) == 4
+    assert outcome.steps == 3 + 3 + 3 + 2
+
+
+def test_order_of_a_stream_is_kept():
+    """No further shuffling: with batches as long as streams, memory of the last batch is the last stream's."""
+    scenario = replace(make_scenario(), stream_length=24)
+    plan = plan_stages(scenario, Er(), Training(epochs=1), seed=5)
+    offered = train(scenario, "mlp", Er(), Policy(buffer=72), Training(epochs=1, batch=8), 5).state.memory
+    expected = torch.cat([scenario.train.labels[stage.rows] for stage in plan.stages])
+    assert torch.equal(offered.columns["label"][:72], expected)
+
+
+def test_every_n_examples_wherever_tasks_end(scenario):
+    policy = Policy(buffer=12, selector=GradApprox(), every=16)
+    outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=2, batch=8, lr=0.1), 0)
+    assert len(outcome.state.selections) == 2 * 72 // 16
+    assert int(outcome.state.memory.updates) == 2 * 72 // 16
+    with pytest.raises(BadInput, match="leave out every"):
+        Policy(buffer=12, selector=GradApprox(), every=16, pool="selector")
+    with pytest.raises(BadInput, match="every needs a selector"):
+        Policy(buffer=12, every=16)
+
+
+def test_merging_every_batch_holds_no_more_than_one_batch_beyond_the_buffer(scenario):
+    policy = Policy(buffer=12, selector=GradApprox(), every=8, candidates=8)
+    outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0)
+    assert outcome.state.memory.rows == 20
+    assert {told["from"] for told in outcome.state.selections[2:]} == {20}
+
+
+def test_repeats_train_more_and_offer_once(scenario):
+    seen = []
+    for repeats in (1, 3):
+        training = Training(epochs=1, batch=10, repeats=repeats)
+        outcome = train(scenario, "mlp", Er(), Policy(buffer=12), training, 0)
+        assert outcome.steps == 3 * 3 * repeats
+        seen.append(outcome.state.memory.read(torch.arange(12))["label"].tolist())
+        assert int(outcome.state.memory.seen) == 72
+    assert seen[0] == seen[1]
+
+
+def test_candidates_may_be_the_selectors_choice_of_everything(scenario):
+    policy = Policy(buffer=12, selector=GradApprox(), pool="selector", candidates=10)
+    outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0)
+    assert [told["from"] for told in outcome.state.selections] == [10, 20, 22]
+    assert int(outcome.state.memory.kept) == 12
+
+
+@pytest.mark.parametrize("setting", [{"pool_view": "weak"}, {"pool_mode": "training"}])
+def test_what_selection_sees(scenario, setting):
+    plain = Policy(buffer=12, selector=GradApprox())
+    other = Policy(buffer=12, selector=GradApprox(), **setting)
+    outcomes = [
+        train(scenario, "convnet", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0) for policy in (plain, other)
+    ]
+    first, second = (outcome.state.selections for outcome in outcomes)
+    assert first[1]["gradient_length"] != second[1]["gradient_length"]
