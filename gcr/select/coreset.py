@@ -76,6 +76,32 @@ def class_budgets(counts: list[int], budget: int) -> list[int]:
     return shares
 
 
+def task_budgets(labels: Tensor, tasks: Tensor, budget: int) -> list[int]:
+    """Share ``budget`` equally among tasks, and a task's share among its classes by their numbers of examples.
+
+    One share for each class that occurs, lowest label first.
+
+    >>> task_budgets(torch.tensor([0, 0, 0, 1, 2, 2, 2, 2]), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), 4)
+    [2, 0, 2]
+    """
+    classes, counts = torch.unique(labels, return_counts=True)
+    task_of = {int(label): int(tasks[labels == label][0]) for label in classes}
+    members: dict[int, list[int]] = {}
+    for place, label in enumerate(classes.tolist()):
+        members.setdefault(task_of[label], []).append(place)
+    sizes = counts.tolist()
+    totals = [sum(sizes[place] for place in places) for places in members.values()]
+    shares = [0] * len(sizes)
+    for places, total, share in zip(members.values(), totals, class_budgets(totals, budget), strict=True):
+        exact = {place: sizes[place] * share / total for place in places}
+        for place in places:
+            shares[place] = int(exact[place])
+        left = share - sum(shares[place] for place in places)
+        for place in sorted(places, key=lambda place: shares[place] - exact[place])[:left]:
+            shares[place] += 1
+    return shares
+
+
 def rows_by_class(labels: Tensor) -> list[Tensor]:
     """The rows of each class that occurs, lowest label first.
 

@@ -25,7 +25,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcr.select.coreset import Coreset, Pool, class_budgets, rows_by_class
+from gcr.select.coreset import Coreset, Pool, class_budgets, rows_by_class, task_budgets
 from gcr.select.gradients import LastLayerGradients
 from gcr.select.match import match
 from gcr.settings import Settings, setting
@@ -39,6 +39,11 @@ class GradApprox(Settings):
 
     ridge: float = setting(0.5, "penalty on the squared weights (lambda in the paper)", low=0.0)
     tolerance: float = setting(0.0, "stop a class when its objective falls to this (epsilon in the paper)", low=0.0)
+    shares: str = setting(
+        "class",
+        "equal shares of the buffer for classes (paper), or for tasks, by the pool's numbers inside (reference code)",
+        choices=("class", "task"),
+    )
     replace: int = setting(0, "passes of exchanging rows after the greedy choice; 0 is the paper's algorithm", low=0)
     trim: float = setting(0.0, "share of each class, the longest gradients, that is not chosen", low=0.0, high=0.9)
 
@@ -46,16 +51,20 @@ class GradApprox(Settings):
         assert pool.features is not None
         assert pool.residuals is not None
         gradients = LastLayerGradients(pool.features, pool.residuals)
-        barred = longest(gradients, pool.labels, self.trim, budget) if self.trim else None
-        return match(gradients, pool.labels, pool.weights, budget, self.ridge, self.tolerance, self.replace, barred)
+        classes = rows_by_class(pool.labels)
+        budgets = class_budgets([len(rows) for rows in classes], budget)
+        if self.shares == "task" and pool.tasks is not None:
+            budgets = task_budgets(pool.labels, pool.tasks, budget)
+        barred = longest(gradients, classes, self.trim, budgets) if self.trim else None
+        return match(
+            gradients, pool.labels, pool.weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets
+        )
 
 
-def longest(gradients: LastLayerGradients, labels: Tensor, trim: float, budget: int) -> Tensor:
+def longest(gradients: LastLayerGradients, classes: list[Tensor], trim: float, budgets: list[int]) -> Tensor:
     """The share ``trim`` of each class with the longest gradients, less where its budget needs them: [n] bool."""
     lengths = gradients.squared_norms()
-    barred = torch.zeros_like(labels, dtype=torch.bool)
-    classes = rows_by_class(labels)
-    budgets = class_budgets([len(rows) for rows in classes], budget)
+    barred = torch.zeros_like(lengths, dtype=torch.bool)
     for rows, needed in zip(classes, budgets, strict=True):
         n_barred = min(int(trim * len(rows)), len(rows) - needed)
         barred[rows[lengths[rows].argsort(descending=True, stable=True)[:n_barred]]] = True

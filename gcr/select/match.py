@@ -28,17 +28,18 @@ def match(
     tolerance: float,
     replace: int = 0,
     barred: Tensor | None = None,
+    budgets: list[int] | None = None,
 ) -> Coreset:
     """The rows and weights whose gradient comes nearest to that of the pool, class by class where there are labels.
 
     A class that is wholly kept keeps its weights: that matches exactly. Where matching ends before the budget because
     no row helps, the class is topped up by falling correlation with what is unmatched (lowest row on ties); such a
     row keeps the weight it brought, or 1 if that was 0. Rows that are ``barred`` [n] count in the target but are not
-    chosen; enough others must be there.
+    chosen; enough others must be there. ``budgets`` are the shares of the classes, lowest label first, if not equal.
     """
     everything = torch.arange(len(gradients), device=weights.device)
     groups = [everything] if labels is None else rows_by_class(labels)
-    budgets = class_budgets([len(rows) for rows in groups], budget)
+    budgets = budgets or class_budgets([len(rows) for rows in groups], budget)
     chosen: list[tuple[Tensor, Tensor]] = []
     open_groups: list[tuple[Tensor, int]] = []
     for rows, share in zip(groups, budgets, strict=True):

@@ -1,8 +1,10 @@
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr.select import class_budgets
+from gcr.select.coreset import task_budgets
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))
@@ -29,3 +31,11 @@ def test_budgets_equal_dealing_one_place_at_a_time(counts, budget):
 )
 def test_budgets_by_hand(counts, budget, shares):
     assert class_budgets(counts, budget) == shares
+
+
+def test_task_budgets_are_equal_for_tasks_and_proportional_inside():
+    labels = torch.tensor([3] * 30 + [1] * 10 + [0] * 7 + [2] * 33)
+    tasks = torch.tensor([0] * 40 + [1] * 40)
+    assert task_budgets(labels, tasks, 40) == [4, 5, 16, 15]  # classes 0, 1, 2, 3
+    assert sum(task_budgets(labels, tasks, 33)) == 33
+    assert task_budgets(labels, tasks, 80) == [7, 10, 33, 30]

@@ -111,9 +111,9 @@ def test_factors_equal_the_long_vectors():
 
 def test_the_longest_of_each_class_are_barred_unless_the_budget_needs_them():
     gradients = LastLayerGradients(torch.zeros(6, 1), torch.tensor([[1.0], [2.0], [8.0], [3.0], [100.0], [4.0]]))
-    labels = torch.tensor([0, 0, 0, 0, 1, 1])
-    assert longest(gradients, labels, trim=0.5, budget=2).tolist() == [False, False, True, True, True, False]
-    assert longest(gradients, labels, trim=0.5, budget=5).tolist() == [False, False, True, False, False, False]
+    classes = [torch.tensor([0, 1, 2, 3]), torch.tensor([4, 5])]
+    assert longest(gradients, classes, trim=0.5, budgets=[1, 1]).tolist() == [False, False, True, True, True, False]
+    assert longest(gradients, classes, trim=0.5, budgets=[3, 2]).tolist() == [False, False, True, False, False, False]
 
 
 def test_an_outlier_is_not_chosen_where_the_longest_are_trimmed():
