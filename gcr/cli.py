@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -216,14 +217,28 @@ def list_settings(
 
 
 @app.command()
-def table(folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")]) -> None:
+def table(
+    folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
+    metrics: Annotated[
+        str,
+        typer.Option(
+            "--metrics",
+            help="Any of accuracy, forgetting, anytime, learning, backward_transfer, forward_transfer.",
+        ),
+    ] = "accuracy,forgetting",
+) -> None:
     """Mean ± SEM over seeds for all finished runs below a folder.
 
-    Example: `gcr table runs`
+    Example: `gcr table runs --metrics anytime,backward_transfer`
     """
-    from gcr.experiments.tables import read_groups
+    from gcr.experiments.tables import METRICS, read_groups
+    from gcr.settings import unknown
 
-    _print_table(read_groups(folder))
+    names = metrics.split(",")
+    for name in names:
+        if name not in METRICS:
+            raise unknown("metric", name, METRICS)
+    _print_table(read_groups(folder), names)
 
 
 @app.command()
@@ -304,16 +319,17 @@ def _this_command() -> str:
     return shlex.join(["gcr", *words, *(["--resume"] if words[:1] == ["run"] else [])])
 
 
-def _print_table(groups: list[Any]) -> None:
-    from gcr.experiments.tables import COLUMNS, by_scenario, table
+def _print_table(groups: list[Any], metrics: Sequence[str] = ("accuracy", "forgetting")) -> None:
+    from gcr.experiments.tables import by_scenario, columns, table
 
     narrow = out.is_terminal and out.width < 120
-    shown = [c for c in range(len(COLUMNS)) if not (narrow and COLUMNS[c] in ("seeds", "seconds"))]
+    titles = columns(metrics)
+    shown = [c for c in range(len(titles)) if not (narrow and titles[c] in ("seeds", "seconds"))]
     for scenario, members in by_scenario(groups).items():
         view = Table(title=f"{scenario}: percent, mean ± SEM over seeds", title_justify="left", title_style="bold")
         for c in shown:
-            view.add_column(COLUMNS[c], justify="right" if c else "left", no_wrap=not c)
-        for row in table(members):
+            view.add_column(titles[c], justify="right" if c else "left", no_wrap=not c)
+        for row in table(members, metrics):
             view.add_row(*(row[c].replace(" ± ", "±") if narrow else row[c] for c in shown))
         _print_whole(view)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ class Group:
         return [experiment.seed for experiment in self.experiments]
 
     def spread(self, view: str, metric: str) -> Spread | None:
-        """``view`` is class_il or task_il, ``metric`` accuracy or forgetting."""
-        return spread([result[view][metric] for result in self.results])
+        """``view`` is class_il or task_il, ``metric`` one of ``METRICS``. None where a run does not have it."""
+        return spread([result[view].get(metric) for result in self.results])
 
     @property
     def seconds(self) -> Spread | None:
@@ -69,30 +69,41 @@ def group_runs(runs: Iterable[RunFolder]) -> list[Group]:
     return sorted(found, key=lambda group: group.experiment.place)
 
 
-COLUMNS = (
-    "method",
-    "K",
-    "seeds",
-    "class-IL accuracy",
-    "class-IL forgetting",
-    "task-IL accuracy",
-    "task-IL forgetting",
-    "seconds",
-)
+VIEWS = {"class_il": "class-IL", "task_il": "task-IL"}
+METRICS = {
+    "accuracy": "accuracy",
+    "forgetting": "forgetting",
+    "anytime": "any-time accuracy",
+    "learning": "learning accuracy",
+    "backward_transfer": "backward transfer",
+    "forward_transfer": "forward transfer",
+}
 
 
-def table(groups: list[Group]) -> list[list[str]]:
-    """A row of text per group, under ``COLUMNS``: mean ± SEM over seeds."""
-    return [
-        [name, _buffer(group), str(len(group.seeds)), *_cells(group)]
-        for name, group in zip(row_names(groups), groups, strict=True)
-    ]
+SHOWN = ("accuracy", "forgetting")  # unless asked for others
+
+
+def columns(metrics: Sequence[str] = SHOWN) -> list[str]:
+    return ["method", "K", "seeds", *(f"{view} {METRICS[m]}" for view in VIEWS.values() for m in metrics), "seconds"]
+
+
+def table(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[list[str]]:
+    """A row of text per group, under ``columns``: mean ± SEM over seeds."""
+    rows = []
+    for name, group in zip(row_names(groups), groups, strict=True):
+        spreads = [group.spread(view, metric) for view in VIEWS for metric in metrics]
+        seconds = f"{group.seconds.mean:.1f}" if group.seconds else "–"
+        cells = [str(s) if s else "–" for s in spreads]
+        rows.append([name, _buffer(group), str(len(group.seeds)), *cells, seconds])
+    return rows
 
 
 def by_scenario(groups: list[Group]) -> dict[str, list[Group]]:
+    """Groups under the name of their scenario; online runs apart."""
     split: dict[str, list[Group]] = {}
     for group in groups:
-        split.setdefault(group.experiment.scenario, []).append(group)
+        online = ", online" if group.experiment.stream.online else ""
+        split.setdefault(group.experiment.scenario + online, []).append(group)
     return split
 
 
@@ -119,9 +130,3 @@ def _family(group: Group) -> tuple[str, str, str]:
 
 def _buffer(group: Group) -> str:
     return str(group.experiment.memory.buffer) if group.experiment.memory else "–"
-
-
-def _cells(group: Group) -> list[str]:
-    spreads = [group.spread(view, metric) for view in ("class_il", "task_il") for metric in ("accuracy", "forgetting")]
-    seconds = group.seconds
-    return [str(s) if s else "–" for s in spreads] + [f"{seconds.mean:.1f}" if seconds else "–"]

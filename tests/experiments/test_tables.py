@@ -5,7 +5,7 @@ import pytest
 from gcr.experiments.experiment import compose
 from gcr.experiments.run_folder import RunFolder
 from gcr.experiments.statistics import spread
-from gcr.experiments.tables import COLUMNS, read_groups, table
+from gcr.experiments.tables import columns, read_groups, table
 from gcr.settings import BadInput
 
 
@@ -36,7 +36,7 @@ def test_rows_are_groups_of_seeds(tmp_path):
     rows = table(groups)
     assert rows[1] == ["er", "100", "3", "12.00 ± 1.15", "1.00 ± 0.00", "12.00 ± 1.15", "1.00 ± 0.00", "2.0"]
     assert rows[0][:4] == ["finetune", "–", "1", "3.00"]
-    assert all(len(row) == len(COLUMNS) for row in rows)
+    assert all(len(row) == len(columns()) for row in rows)
 
 
 def test_rows_of_one_label_say_what_tells_them_apart(tmp_path):

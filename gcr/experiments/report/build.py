@@ -14,7 +14,7 @@ from torch import Tensor
 from gcr import scenarios
 from gcr.experiments.run_folder import write_whole
 from gcr.experiments.statistics import Spread, spread
-from gcr.experiments.tables import COLUMNS, Group, by_scenario, row_names, table
+from gcr.experiments.tables import Group, by_scenario, columns, row_names, table
 from gcr.settings import BadInput
 
 GALLERY_LIMIT = 500  # pictures per buffer: a page should stay small enough to send
@@ -71,7 +71,7 @@ def _section(scenario: str, groups: list[Group]) -> dict[str, Any]:
     ]
     return {
         "scenario": scenario,
-        "columns": COLUMNS,
+        "columns": columns(),
         "rows": table(groups),
         "curves": [_curve(name, group, i) for i, (name, group) in enumerate(zip(names, groups, strict=True))],
         "n_tasks": len(groups[0].results[0]["class_il"]["matrix"][0]),
