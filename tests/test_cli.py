@@ -273,3 +273,35 @@ def test_progress_on_a_terminal(tmp_path):
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
     assert re.search(r"\d+/138 steps, \d+/s +\d:\d\d:\d\d", plain)  # done, rate and time left
     assert "er seed 0: class-IL" in plain
+
+
+def test_several_methods_online_in_one_table(tmp_path):
+    done = gcr(
+        *("run", "seq-digits", "--method", "finetune,er,gcr", "--setting", "online", "--stream", "700"),
+        *("--model", "mlp", "--buffer", "50", "--out", tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "seq-digits, online" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "seq-digits-online-er-k50",
+        "seq-digits-online-finetune",
+        "seq-digits-online-gcr-k50",
+    ]
+    told = gcr("table", tmp_path, "--metrics", "anytime,learning")
+    assert "class-IL any-time accuracy" in " ".join(told.stdout.split())
+    refused(gcr("table", tmp_path, "--metrics", "speed"), 'unknown metric "speed"')
+
+
+def test_settings_that_do_not_go_together(tmp_path):
+    def run(*arguments):
+        return gcr("run", "seq-digits", "--out", tmp_path, *arguments)
+
+    refused(run("--setting", "online", "--stream", "20"), "stream must be >= batch, which is 32, got 20")
+    refused(run("--setting", "online", "--epochs", "3"), "epochs must be 1 in the online setting, got 3")
+    refused(run("--setting", "sometimes"), "setting must be one of offline, online")
+    refused(run("--method", "er,gcr", "--selector", "herding"), "--selector is for one method at a time")
+    refused(run("--method", "er,grc"), 'unknown method "grc" (did you mean "gcr"?)')
+    refused(run("--pack", "many"), 'pack must be auto or a whole number from 1 on, got "many"')
+    refused(run("--mode", "captured", "--device", "cpu"), "mode captured needs a GPU")
+    refused(run("--precision", "fp8"), "precision must be one of auto, fp32, tf32, bf16")
+    assert not list(tmp_path.iterdir())
