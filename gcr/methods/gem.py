@@ -73,8 +73,7 @@ class Gem(Method):
 
 def project_stacked(stacked: Sequence[Tensor | None], margin: float) -> list[Tensor | None]:
     """g~ of every parameter. Each of ``stacked`` [1 + t, ...] has g and the t gradients of past tasks."""
-    matrices = [lines.flatten(1).double() for lines in stacked if lines is not None]
-    products = torch.stack([lines @ lines.T for lines in matrices]).sum(0)
+    products = torch.stack([_products(lines) for lines in stacked if lines is not None]).sum(0)
     slopes, products = products[0, 1:], products[1:, 1:]
     multipliers = margin + cone_multipliers(products, slopes + margin * products.sum(1))
     multipliers = torch.where((slopes < 0).any(), multipliers, 0.0)
@@ -82,6 +81,11 @@ def project_stacked(stacked: Sequence[Tensor | None], margin: float) -> list[Ten
         None if lines is None else lines[0] + torch.tensordot(multipliers, lines[1:].double(), 1).to(lines.dtype)
         for lines in stacked
     ]
+
+
+def _products(lines: Tensor) -> Tensor:
+    flat = lines.flatten(1).double()
+    return flat @ flat.T
 
 
 def _stack(same: tuple[Tensor | None, ...]) -> Tensor | None:
