@@ -39,6 +39,7 @@ class Experiment:
         self.stream.check_classes(about.n_classes, about.name)
         if self.memory is not None:
             self.memory.check_classes(about.n_classes, about.name)
+            self.method.check_memory(self.memory.buffer, self.stream.tasks or about.n_tasks)
         self._check_stream()
         if bool(self.method.replays) != (self.memory is not None):
             raise BadInput(f"method {self.method.name} {'needs a' if self.method.replays else 'keeps no'} memory")

@@ -63,6 +63,9 @@ class Method(Settings):
         """Examples in each replay minibatch, where ``asked`` is the setting ``replay_batch``."""
         return asked
 
+    def check_memory(self, buffer: int, n_tasks: int) -> None:
+        """Refuse, as BadInput, a buffer that it cannot work with."""
+
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         """``replay`` is empty until something has been offered to memory, else as ``replays`` says."""
         raise NotImplementedError

@@ -87,6 +87,8 @@ class Run:
         self.scenario = scenario.to(self.device)
         self.model, self.method, self.training, self.seed, self.how = model, method, training, seed, how
         self.policy = policy if method.replays else None
+        if self.policy is not None:
+            method.check_memory(self.policy.buffer, len(scenario.tasks))
         self.on_epoch, self.checkpoints, self.stop = on_epoch, checkpoints, stop
         self.precision = resolved(training.precision, self.device)
         self.mode, remark = pick_mode(how.mode, self.device, method)

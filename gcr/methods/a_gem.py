@@ -1,0 +1,62 @@
+"""A-GEM: averaged gradient episodic memory (Chaudhry et al. 2019).
+
+``loss = CE(new)``, with gradient g, and one constraint instead of GEM's many: the gradient r of the mean CE over a
+replay minibatch. Where ``g . r < 0`` the step goes along ``g~ = g - (g . r) / (r . r) r``, so that ``g~ . r = 0``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.models import Network
+
+
+@dataclass(frozen=True)
+class AGem(Method):
+    name: ClassVar[str] = "a-gem"
+    summary: ClassVar[str] = "averaged GEM: no step that raises the loss on a minibatch of remembered examples"
+
+    @property
+    def replays(self) -> tuple[tuple[str, ...], ...]:
+        return (("weak",),)
+
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
+        logits = net(new.images)
+        return Loss(F.cross_entropy(logits, new.labels), logits.detach())
+
+    def project(
+        self,
+        gradients: list[Tensor | None],
+        parameters: Sequence[nn.Parameter],
+        net: Network,
+        replay: tuple[Batch, ...],
+        extras: Extras,
+        stage: int,
+    ) -> list[Tensor | None]:
+        if not replay:
+            return gradients
+        (old,) = replay
+        remembered = weighted_mean(label_loss(net(old.images), old.labels), old.weights)
+        reference = torch.autograd.grad(remembered, parameters, allow_unused=True)
+        return project_on(gradients, reference)
+
+    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
+        return label_residual(logits, batch.labels)
+
+
+def project_on(gradients: Sequence[Tensor | None], reference: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """``gradients`` without what goes against ``reference``. One that is not there counts as zero."""
+    pairs = list(zip(gradients, reference, strict=True))
+    both = [(g.double(), r.double()) for g, r in pairs if g is not None and r is not None]
+    slope = torch.stack([(g * r).sum() for g, r in both]).sum()
+    square = torch.stack([r.double().square().sum() for r in reference if r is not None]).sum()
+    against = torch.where(slope < 0, -slope / square, 0.0)
+    return [g if r is None else against.to(r.dtype) * r + (0 if g is None else g) for g, r in pairs]

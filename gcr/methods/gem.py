@@ -1,0 +1,119 @@
+"""GEM: gradient episodic memory (Lopez-Paz and Ranzato 2017).
+
+``loss = CE(new)``, with gradient g, and for every past task k the gradient g_k of the mean CE over what memory keeps
+of it. If ``g . g_k < 0`` for any k, the step goes along ``g~ = G^T v + g`` instead (G has the rows g_k), where v solves
+the paper's dual with the margin of its code, ``min_v 1/2 v^T G G^T v + (G g)^T v`` subject to ``v >= margin``. With
+``v = margin + z`` this is the point nearest to ``g + margin * sum_k g_k`` that has ``g~ . g_k >= 0`` for all k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gcr.methods.cone import cone_multipliers
+from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.models import Network
+from gcr.settings import BadInput, setting
+
+
+@dataclass(frozen=True)
+class Gem(Method):
+    name: ClassVar[str] = "gem"
+    summary: ClassVar[str] = "gradient episodic memory: no step that raises the loss on what a past task left in memory"
+    default_selector: ClassVar[str] = "class-balanced"
+    needs_tasks: ClassVar[bool] = True
+    replays_all: ClassVar[bool] = True
+    stage_shapes: ClassVar[bool] = True
+
+    margin: float = setting(0.5, "least weight of every past task's gradient in a step that is mended", low=0.0)
+
+    @property
+    def replays(self) -> tuple[tuple[str, ...], ...]:
+        return (("weak",),)
+
+    def check_memory(self, buffer: int, n_tasks: int) -> None:
+        if buffer < n_tasks:
+            raise BadInput(
+                f"buffer must be >= {n_tasks} for gem, the number of tasks, got {buffer}; "
+                "it keeps at least one example per task"
+            )
+
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
+        logits = net(new.images)
+        return Loss(F.cross_entropy(logits, new.labels), logits.detach())
+
+    def project(
+        self,
+        gradients: list[Tensor | None],
+        parameters: Sequence[nn.Parameter],
+        net: Network,
+        replay: tuple[Batch, ...],
+        extras: Extras,
+        stage: int,
+    ) -> list[Tensor | None]:
+        if not replay or stage == 0:
+            return gradients
+        lines = [gradients]  # g, g_1, …, each a list over parameters
+        for images, labels, weights in _by_task(replay[0], stage):
+            past = weighted_mean(label_loss(net(images), labels), weights)
+            lines.append(list(torch.autograd.grad(past, parameters, allow_unused=True)))
+        stacked = [_stack(same) for same in zip(*lines, strict=True)]
+        return project_stacked(stacked, self.margin)
+
+    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
+        return label_residual(logits, batch.labels)
+
+
+def project_stacked(stacked: Sequence[Tensor | None], margin: float) -> list[Tensor | None]:
+    """g~ of every parameter. Each of ``stacked`` [1 + t, ...] has g and the t gradients of past tasks."""
+    products = torch.stack([_products(lines) for lines in stacked if lines is not None]).sum(0)
+    slopes, products = products[0, 1:], products[1:, 1:]
+    multipliers = margin + cone_multipliers(products, slopes + margin * products.sum(1))
+    multipliers = torch.where((slopes < 0).any(), multipliers, 0.0)
+    return [
+        None if lines is None else lines[0] + torch.tensordot(multipliers, lines[1:].double(), 1).to(lines.dtype)
+        for lines in stacked
+    ]
+
+
+def _products(lines: Tensor) -> Tensor:
+    flat = lines.flatten(1).double()
+    return flat @ flat.T
+
+
+def _stack(same: tuple[Tensor | None, ...]) -> Tensor | None:
+    """The gradients of one parameter; zero where the loss does not reach it, None where no loss does."""
+    there = next((gradient for gradient in same if gradient is not None), None)
+    if there is None:
+        return None
+    return torch.stack([torch.zeros_like(there) if gradient is None else gradient for gradient in same])
+
+
+def _by_task(kept: Batch, n_past: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Images, labels and weights of every past task, an equal share of the buffer each, so that shapes are fixed.
+
+    A task with more rows than its share gives the first ones. One with fewer gives them again and again, with their
+    weights divided by the times they occur; one without any gives weights of zero.
+    """
+    assert kept.tasks is not None
+    capacity = len(kept.labels)
+    share = -(-capacity // n_past)
+    task = torch.where(kept.weights > 0, kept.tasks, n_past).clamp_max(n_past)
+    order = task.argsort(stable=True)
+    place = torch.arange(share, device=order.device)
+    parts = []
+    for past in range(n_past):
+        count = (task == past).sum()
+        nth = place % count.clamp_min(1)
+        rows = order[((task < past).sum() + nth).clamp_max(capacity - 1)]
+        times = torch.div(share - 1 - nth, count.clamp_min(1), rounding_mode="floor") + 1
+        weights = torch.where(count > 0, kept.weights[rows] / times, 0.0)
+        parts.append((kept.images[rows], kept.labels[rows], weights))
+    return parts

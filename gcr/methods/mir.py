@@ -1,0 +1,72 @@
+"""MIR: maximally interfered retrieval (Aljundi et al. 2019).
+
+Of the examples drawn from memory, those are replayed that the coming step would hurt most. With the virtual step ``v =
+theta - virtual_lr * grad CE(new)``, an example scores ``l(v) - l(theta)``, the rise of its cross-entropy (the paper's
+s_MI-1), or ``|h_v(x) - h(x)|^2``, how far its logits move. The highest scores are retrieved, and ``loss = CE(new) +
+CE(retrieved)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.models import Network
+from gcr.settings import setting
+
+
+@dataclass(frozen=True)
+class Mir(Method):
+    name: ClassVar[str] = "mir"
+    summary: ClassVar[str] = "maximally interfered retrieval: replay what the coming step would hurt most"
+
+    search: int = setting(5, "examples drawn from memory for every one retrieved, replay_batch of them", low=1)
+    criterion: str = setting(
+        "loss", "what the virtual step must raise: the loss, or the distance of logits", choices=("loss", "logits")
+    )
+    virtual_lr: float = setting(0.05, "learning rate of the virtual step", low=0.0)
+
+    @property
+    def replays(self) -> tuple[tuple[str, ...], ...]:
+        return (("weak",),)
+
+    def replay_size(self, asked: int) -> int:
+        return self.search * asked
+
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
+        logits = net(new.images)
+        value = F.cross_entropy(logits, new.labels)
+        if replay:
+            (drawn,) = replay
+            gradients = torch.autograd.grad(value, list(net.parameters()), retain_graph=True, allow_unused=True)
+            scores = self.interference(net, gradients, drawn)
+            rows = scores.argsort(descending=True, stable=True)[: len(scores) // self.search]
+            old = label_loss(net(drawn.images[rows]), drawn.labels[rows])
+            value = value + weighted_mean(old, drawn.weights[rows])
+        return Loss(value, logits.detach())
+
+    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
+        return label_residual(logits, batch.labels)
+
+    @torch.no_grad()
+    def interference(self, net: Network, gradients: Sequence[Tensor | None], drawn: Batch) -> Tensor:
+        """The score of each example: [b]. Weights and running statistics of ``net`` stay as they are."""
+        weights = dict(net.named_parameters())
+        moved = {
+            name: weight if gradient is None else weight - self.virtual_lr * gradient
+            for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
+        }
+        statistics = {name: buffer.clone() for name, buffer in net.named_buffers()}
+        before, after = (functional_call(net, at | statistics, (drawn.images,)) for at in (weights, moved))
+        if self.criterion == "logits":
+            distance: Tensor = (after - before).square().sum(1)
+            return distance
+        return label_loss(after, drawn.labels) - label_loss(before, drawn.labels)
