@@ -38,7 +38,7 @@ out = Console()
 err = Console(stderr=True)
 
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for run folders.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")]
 PackOption = Annotated[str, typer.Option("--pack", help="Runs at a time on a GPU; auto: as many as pay.")]
 ProcessesOption = Annotated[int, typer.Option("--processes", help="Runs at a time on a CPU; 0: one per core.", min=0)]
 
@@ -134,7 +134,12 @@ def run(
         bool, typer.Option("--deterministic", help="The same bits every time on a GPU too; slower.")
     ] = False,
     checkpoint_steps: Annotated[
-        int, typer.Option("--checkpoint-steps", help="Steps between checkpoints; 0: at every epoch's end.", min=0)
+        int,
+        typer.Option(
+            "--checkpoint-steps",
+            help="A checkpoint every so many steps, besides those at every epoch's end; 0: only those.",
+            min=0,
+        ),
     ] = 0,
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Continue unfinished runs, or begin them again.")
@@ -306,17 +311,19 @@ def _train_and_show(
     if groups and title:
         page = write_report(groups, folder / "report.html", title)
         out.print(f"report: {page}", highlight=False, soft_wrap=True)
-    if ending.signal:
-        missing = sum(not job.folder.finished for job in jobs)
-        err.print(f"stopped: {missing} of {len(jobs)} runs are unfinished; their state is saved", style="red")
+    unfinished = [job for job in waiting if not job.folder.finished]
+    if ending.signal and unfinished:
+        saved = sum(job.folder.saved for job in unfinished)
+        err.print(f"stopped: {len(unfinished)} of {len(jobs)} runs are unfinished, {saved} of them saved", style="red")
         err.print(f"continue with: {_this_command()}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 128 + ending.signal
-    return 1 if ending.failed else 0
+    return 1 if unfinished else 0
 
 
 def _this_command() -> str:
+    program = ["python", "-m", "gcr"] if sys.argv[0].endswith("__main__.py") else [sys.argv[0]]
     words = [word for word in _arguments if word not in ("--fresh", "--resume")]
-    return shlex.join(["gcr", *words, *(["--resume"] if words[:1] == ["run"] else [])])
+    return shlex.join([*program, *words, *(["--resume"] if words[:1] == ["run"] else [])])
 
 
 def _print_table(groups: list[Any], metrics: Sequence[str] = ("accuracy", "forgetting")) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -22,7 +23,10 @@ def capture(function: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGr
         graph.capture_begin(pool, capture_error_mode="thread_local")  # a loader's thread may go on meanwhile
         try:
             function()
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):  # a capture that broke off cannot be ended; what broke it is what matters
+                graph.capture_end()
+            raise
+        graph.capture_end()
     current.wait_stream(stream)
     return graph

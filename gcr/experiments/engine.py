@@ -6,8 +6,9 @@ import multiprocessing
 import os
 import re
 import threading
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from gcr.experiments.experiment import Experiment
 from gcr.experiments.job import Event, Execution, Job, Listener, job_steps, run_job
-from gcr.experiments.stop import Stop, stop_by_signal
+from gcr.experiments.stop import Stop, signals_held_back, stop_by_signal
 from gcr.settings import BadInput
 from gcr.training.pack import run_pack
 
@@ -25,7 +26,6 @@ class Ending:
     """How a list of jobs ended. Jobs that were stopped, or not begun, continue with the same command."""
 
     failed: int = 0
-    stopped: int = 0
     signal: int = 0  # that stopped them; 0: none
 
 
@@ -52,7 +52,6 @@ def run_all(jobs: list[Job], listen: Listener, how: Execution | None = None) -> 
 
     def count(event: Event) -> None:
         ending.failed += event.error is not None
-        ending.stopped += event.stopped
         listen(event)
 
     processes = min(how.processes or os.cpu_count() or 1, len(jobs))
@@ -91,6 +90,15 @@ def _start_worker(events: Any) -> None:
     global _events
     _events = events
     _stop.set_by_signals()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed has nobody to report to, and the same command may be running again already."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run_in_worker(number: int, job: Job, how: Execution) -> None:
@@ -99,50 +107,60 @@ def _run_in_worker(number: int, job: Job, how: Execution) -> None:
 
 
 def _run_in_processes(jobs: list[Job], listen: Listener, how: Execution, processes: int) -> Stop:
+    """In a pool of processes. Jobs that were lost because a process died are tried once more, in a new pool."""
+    waiting = _longest_first(jobs)
+    for last_try in (False, True):
+        ended, stop = _run_in_pool({number: jobs[number] for number in waiting}, listen, how, processes)
+        waiting = [number for number in waiting if number not in ended]
+        if not waiting or stop():
+            break
+        if last_try:
+            for number in waiting:
+                listen(Event(number, error="a worker process died twice (out of memory?); try fewer --processes"))
+    return stop
+
+
+def _run_in_pool(jobs: dict[int, Job], listen: Listener, how: Execution, processes: int) -> tuple[set[int], Stop]:
+    """The numbers of jobs that came to an end, and whether a signal came."""
     context = multiprocessing.get_context("spawn")
     events = context.Queue()
     ended: set[int] = set()
 
     def forward() -> None:
         while (event := events.get()) is not None:
+            if event.stopped and not stop():
+                continue  # a pool that lost a process stops the others: they will be continued
             if event.ends_job:
                 ended.add(event.job)
             listen(event)
 
-    reader = threading.Thread(target=forward, daemon=True)
-    reader.start()
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(events,))
-    futures: list[Future[None]] = []
+
+    def workers() -> list[Any]:
+        return list((pool._processes or {}).values())
 
     def stop_workers() -> None:
-        for future in futures:
-            future.cancel()
-        for process in list((pool._processes or {}).values()):
-            process.terminate()  # a signal to its ``Stop``: it finishes its step and saves
+        for process in workers():
+            process.terminate()  # a signal to its ``Stop``: it finishes its step and saves, and begins no other job
 
-    lost = ""
+    reader = threading.Thread(target=forward, daemon=True)
     try:
         with stop_by_signal(stop_workers) as stop:
-            futures += [pool.submit(_run_in_worker, number, jobs[number], how) for number in _longest_first(jobs)]
+            reader.start()
+            with signals_held_back():  # workers are born here; a signal would kill them before they can handle it
+                futures = [pool.submit(_run_in_worker, number, job, how) for number, job in jobs.items()]
             for future in as_completed(futures):
-                try:
+                with suppress(BrokenProcessPool):
                     future.result()
-                except CancelledError:
-                    pass
-                except BrokenProcessPool:
-                    lost = "a worker process died (out of memory?); run the same command again for the missing seeds"
     except BaseException:
-        for process in list((pool._processes or {}).values()):
+        for process in workers():
             process.kill()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         events.put(None)
         reader.join(timeout=10)  # a worker that was killed may have taken the queue's lock with it
-    for number in range(len(jobs)):
-        if lost and number not in ended and not stop():
-            listen(Event(number, error=lost))
-    return stop
+    return ended, stop
 
 
 def _longest_first(jobs: list[Job]) -> list[int]:

@@ -86,38 +86,44 @@ def _train(
     number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool]
 ) -> Generator[None, None, dict[str, Any]]:
     experiment, folder = job.experiment, job.folder
-    folder.begin(experiment, fresh=how.fresh)
+    with folder.locked():
+        if folder.finished:  # by another command, since this one looked
+            return folder.result()
+        folder.begin(experiment, fresh=how.fresh)
 
-    def each_epoch(epoch: Epoch) -> None:
-        folder.add_epoch(epoch)
-        listen(Event(number, epoch=epoch))
+        def each_epoch(epoch: Epoch) -> None:
+            folder.add_epoch(epoch)
+            listen(Event(number, epoch=epoch))
 
-    run = Run(
-        scenario=_scenario(experiment.scenario, experiment.stream, how.device),
-        model=experiment.model,
-        method=experiment.method,
-        policy=experiment.memory,
-        training=experiment.training,
-        seed=experiment.seed,
-        how=How(how.device, how.mode, how.threads, how.checkpoint_steps),
-        on_epoch=each_epoch,
-        checkpoints=Checkpoints(folder.path, _identity(experiment, how)),
-        stop=stop,
-    )
-    for remark in run.remarks:
-        listen(Event(number, remark=remark))
-    folder.cut_metrics(run.plan.epochs_before(run.state.stage) + run.state.epoch)
-    yield from run.advance()
-    result = _result(run, how)
-    folder.finish(result, _kept(run))
-    return result
+        run = Run(
+            scenario=_scenario(experiment.scenario, experiment.stream, how.device),
+            model=experiment.model,
+            method=experiment.method,
+            policy=experiment.memory,
+            training=experiment.training,
+            seed=experiment.seed,
+            how=How(how.device, how.mode, how.threads, how.checkpoint_steps),
+            on_epoch=each_epoch,
+            checkpoints=Checkpoints(folder.path, _identity(experiment, how)),
+            stop=stop,
+        )
+        lacking = folder.cut_metrics(run.plan.epochs_before(run.state.stage) + run.state.epoch)
+        for remark in [*run.remarks, *([lacking] if lacking else [])]:
+            listen(Event(number, remark=remark))
+        yield from run.advance()
+        result = _result(run, job, how)
+        folder.finish(result, _kept(run))
+        return result
 
 
 def _identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
     """What a checkpoint must agree with to be continued."""
     on_gpu = how.device.startswith("cuda")
     return flat(experiment.to_dict()) | {
+        "data": scenarios.entry(experiment.scenario).fingerprint,
         "version of gcr": gcr.__version__,
+        "version of torch": torch.__version__,
+        "compiled": how.mode == "compiled",
         "device": "cuda" if on_gpu else "cpu",
         "threads": None if on_gpu else how.threads,
         "deterministic": how.deterministic,
@@ -129,7 +135,7 @@ def _scenario(name: str, stream: Stream, device: str) -> Scenario:
     return scenarios.load(name, stream).to(device)
 
 
-def _result(run: Run, how: Execution) -> dict[str, Any]:
+def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
     outcome = run.outcome()
     return {
         "class_il": outcome.class_il,
@@ -137,6 +143,7 @@ def _result(run: Run, how: Execution) -> dict[str, Any]:
         "selections": outcome.state.selections,
         "seconds": outcome.seconds,
         "steps": outcome.steps,
+        "data": scenarios.entry(job.experiment.scenario).fingerprint,
         "memory_bytes": outcome.state.memory.nbytes if outcome.state.memory else 0,
         "peak_bytes": _peak_bytes(how.device),
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from gcr import scenarios
 from gcr.experiments.experiment import Experiment, differences
 from gcr.settings import BadInput
 from gcr.training import Epoch
@@ -32,6 +34,11 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
+    @property
+    def saved(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return any(self.path.glob("checkpoint-*.safetensors"))
+
     def check(self, experiment: Experiment) -> None:
         """Refuse a folder that holds another experiment. Changes nothing."""
         there = self.path / "experiment.json"
@@ -45,6 +52,14 @@ class RunFolder:
             raise BadInput(
                 f"{self.path} holds another experiment ({'; '.join(different)}); choose another --name or --out"
             )
+        if self.finished:
+            data = scenarios.entry(experiment.scenario).fingerprint
+            before = json.loads((self.path / "result.json").read_text()).get("data", data)
+            if before != data:
+                raise BadInput(
+                    f"{self.path} was trained on other images of {experiment.scenario} (data is {before} there, {data} "
+                    "here); choose another --name or --out"
+                )
 
     def make(self) -> None:
         """Refuse a folder that cannot be made or written to."""
@@ -55,19 +70,47 @@ class RunFolder:
         except OSError as error:
             raise BadInput(f"cannot write to {self.path} ({error.strerror}); choose another --out") from None
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else trains this run meanwhile. The lock goes when its process does, however that ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            import fcntl  # not on Windows
+        except ImportError:
+            yield
+            return
+        lock = self.path / ".lock"
+        with open(lock, "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.stat(lock).st_ino != os.fstat(file.fileno()).st_ino:
+                    raise OSError  # somebody has just finished, and somebody else has begun
+            except OSError:
+                file.seek(0)
+                raise BadInput(f"{self.path} is being trained by process {file.read().strip() or 'another'}") from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+
     def begin(self, experiment: Experiment, fresh: bool = False) -> None:
         """Make the folder ready. ``fresh`` drops the checkpoints that an unfinished run left."""
         self.path.mkdir(parents=True, exist_ok=True)
+        for left in self.path.glob(".*.json*.*"):  # of a process that was killed while it wrote
+            left.unlink(missing_ok=True)
         if fresh:
             self._drop_checkpoints()
         write_whole(self.path / "experiment.json", (experiment.to_json() + "\n").encode())
 
-    def cut_metrics(self, epochs: int) -> None:
-        """Drop what was written after the checkpoint that the run goes on from."""
+    def cut_metrics(self, epochs: int) -> str:
+        """Drop what was written after the checkpoint that the run goes on from. Says so if there is less than that."""
         file = self.path / "metrics.jsonl"
-        if file.exists():
-            lines = file.read_text().splitlines(keepends=True)
-            write_whole(file, "".join(lines[:epochs]).encode())
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        write_whole(file, "".join(lines[:epochs]).encode())
+        return f"{file} lacks {epochs - len(lines)} epochs before the checkpoint" if len(lines) < epochs else ""
 
     def add_epoch(self, epoch: Epoch) -> None:
         with open(self.path / "metrics.jsonl", "a") as file:

@@ -24,9 +24,20 @@ class Stop:
         self.number = number
 
     def set_by_signals(self) -> None:
-        """For as long as the process lives."""
+        """For as long as the process lives, whatever was held back so far."""
         for number in SIGNALS:
             signal.signal(number, self.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Signals wait until the end. Processes begun inside are born with them held back, until they let them in."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

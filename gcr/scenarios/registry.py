@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +45,14 @@ class Entry:
         """An error with the commands that get the data, if it is not here."""
         if self.data:
             open_cached(self.data)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the images, so that what was trained on others is not mistaken; empty for embedded ones."""
+        if not self.data:
+            return ""
+        hashes = open_cached(self.data).about.sha256
+        return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from gcr.settings import BadInput
 from gcr.training.state import PLACE, RunState
@@ -32,7 +36,11 @@ class Checkpoints:
         from safetensors.torch import save_file
 
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors()}
-        about = {"identity": dict(self.identity), "place": {name: getattr(state, name) for name in PLACE}}
+        about = {
+            "identity": dict(self.identity),
+            "place": {name: getattr(state, name) for name in PLACE},
+            "checksum": _checksum(tensors),
+        }
         whole = self.folder / f"checkpoint-{state.steps:09d}.safetensors"
         part = self.folder / f".checkpoint-{os.getpid()}.part"
         save_file(tensors, part, {"gcr": json.dumps(about)})
@@ -46,10 +54,13 @@ class Checkpoints:
         for file in self.files():
             try:
                 about, tensors = _read(file)
-            except (OSError, ValueError, KeyError) as error:
-                remarks.append(f"{file} cannot be read ({error}); going back to the one before it")
+                self._refuse_another(file, about["identity"])
+                _check(about, tensors, state)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                if isinstance(error, BadInput):
+                    raise
+                remarks.append(f"{file} is no whole checkpoint ({error}); going back to the one before it")
                 continue
-            self._refuse_another(file, about["identity"])
             for name, tensor in state.tensors():
                 tensor.copy_(tensors[name])
             for name in PLACE:
@@ -57,7 +68,7 @@ class Checkpoints:
             break
         else:
             if remarks:
-                remarks.append(f"no readable checkpoint in {self.folder}; starting from the beginning")
+                remarks.append(f"no whole checkpoint in {self.folder}; starting from the beginning")
         return remarks
 
     def _refuse_another(self, file: Path, there: Mapping[str, Any]) -> None:
@@ -73,12 +84,35 @@ class Checkpoints:
             )
 
 
-def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, "pt") as opened:
-            about = json.loads((opened.metadata() or {})["gcr"])
+            header = (opened.metadata() or {}).get("gcr")
+            about = json.loads(header) if header else None
+            if not isinstance(about, dict) or not {"identity", "place", "checksum"} <= about.keys():
+                raise ValueError("its header does not say what it is")
             return about, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(str(error)) from None
+
+
+def _check(about: dict[str, Any], tensors: dict[str, Tensor], state: RunState) -> None:
+    """Before anything is overwritten: all is there, in the right shapes, as it was written."""
+    for name, tensor in state.tensors():
+        there = tensors.get(name)
+        if there is None or there.shape != tensor.shape or there.dtype != tensor.dtype:
+            raise ValueError(f"{name} is missing or of another shape")
+    if missing := set(PLACE) - about["place"].keys():
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    if _checksum(tensors) != about["checksum"]:
+        raise ValueError("its checksum is wrong")
+
+
+def _checksum(tensors: dict[str, Tensor]) -> int:
+    checksum = 0
+    for name in sorted(tensors):
+        data: Any = tensors[name].reshape(-1).view(torch.uint8).numpy()
+        checksum = zlib.crc32(data, checksum)
+    return checksum

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -51,14 +52,14 @@ def run_pack(jobs: Iterable[Iterator[None]], size: int, device: torch.device) ->
     A job must deal with its own errors; one that ends makes room for the next.
     """
     waiting = iter(jobs)
-    growth = Growth(device) if size == AUTO else None
+    growth = Growth(partial(_has_room, device, torch.cuda.mem_get_info(device)[0])) if size == AUTO else None
     members: list[Member] = []
+    ended = 0  # steps of members that are gone
     outside = torch.cuda.current_stream(device)
     try:
         more = True
         while True:
-            limit = growth.limit(members) if growth else size
-            while more and len(members) < limit:
+            while more and len(members) < (growth.size if growth else size):
                 job = next(waiting, None)
                 more = job is not None
                 if job is not None:
@@ -71,6 +72,10 @@ def run_pack(jobs: Iterable[Iterator[None]], size: int, device: torch.device) ->
             for member in ready:
                 if not member.advance():
                     members.remove(member)
+                    ended += member.done
+            if growth:
+                warm = bool(members) and all(member.done >= WARM_STEPS for member in members)
+                growth.look(time.perf_counter(), len(members), warm, ended + sum(member.done for member in members))
             if not ready:
                 time.sleep(0.0002)
     finally:
@@ -80,37 +85,39 @@ def run_pack(jobs: Iterable[Iterator[None]], size: int, device: torch.device) ->
 
 
 class Growth:
-    """How many runs at a time: doubled while that raises the number of steps a second, and while memory allows."""
+    """How many runs at a time: doubled while that raises the number of steps a second, and while memory allows.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.free_at_first = torch.cuda.mem_get_info(device)[0]
+    A window of time is measured only while all members are warm and none comes or goes. Members beyond a size that
+    turned out not to pay train to their end.
+    """
+
+    def __init__(self, has_room: Callable[[], bool]) -> None:
+        self.has_room = has_room
         self.size, self.best_rate, self.settled = 1, 0.0, False
-        self.since: tuple[float, int] | None = None  # time and steps at the window's beginning
+        self.window: tuple[float, int, int] | None = None  # when it began, members, steps done by then
 
-    def limit(self, members: list[Member]) -> int:
-        if self.settled or len(members) < self.size:
-            return self.size
-        if self.since is None:
-            if all(member.done >= WARM_STEPS for member in members):
-                self.since = time.perf_counter(), _steps(members)
-            return self.size
-        seconds = time.perf_counter() - self.since[0]
+    def look(self, now: float, members: int, warm: bool, steps: int) -> None:
+        """``steps`` is all that has been done so far, by whomever."""
+        if self.settled or members < self.size or not warm:
+            self.window = None
+            return
+        if self.window is None or self.window[1] != members:
+            self.window = now, members, steps
+            return
+        seconds = now - self.window[0]
         if seconds < WINDOW_SECONDS:
-            return self.size
-        rate = (_steps(members) - self.since[1]) / seconds
+            return
+        rate = (steps - self.window[2]) / seconds
+        self.window = None
         if rate < GAIN * self.best_rate:
-            self.size, self.settled = self.size // 2, True
-        elif self._has_room():
-            self.size, self.best_rate, self.since = 2 * self.size, rate, None
+            self.size, self.settled = max(self.size // 2, 1), True
+        elif self.has_room():
+            self.size, self.best_rate = 2 * self.size, rate
         else:
             self.settled = True
-        return self.size
-
-    def _has_room(self) -> bool:
-        free = torch.cuda.mem_get_info(self.device)[0]
-        return self.free_at_first - free < 0.8 * free
 
 
-def _steps(members: list[Member]) -> int:
-    return sum(member.done for member in members)
+def _has_room(device: torch.device, free_at_first: int) -> bool:
+    """Whether twice as many runs fit, judging by what those that are there have taken."""
+    free = torch.cuda.mem_get_info(device)[0]
+    return free_at_first - free < 0.8 * free

@@ -182,8 +182,6 @@ class Run:
 
     def _end_stage(self) -> None:
         state, policy = self.state, self.policy
-        if not all(torch.isfinite(p).all() for p in state.net.parameters()):
-            raise Diverged(f"weights of the network are no numbers after task {state.stage + 1}; try a smaller lr")
         if policy is not None and policy.selects and not policy.every:
             self._select(self.plan.stages[state.stage].rows if policy.pool == "selector" else None)
         with computing(self.precision, self.device):
@@ -222,12 +220,11 @@ class Run:
 
     def _refuse_no_numbers(self) -> None:
         state = self.state
-        step = int(state.diverged_at)
+        where, step = f"task {state.stage + 1}, epoch {state.epoch + 1}", int(state.diverged_at)
         if step >= 0:
-            raise Diverged(
-                f"the loss is no number from task {state.stage + 1}, epoch {state.epoch + 1}, step {step + 1} on; "
-                "try a smaller lr"
-            )
+            raise Diverged(f"the loss is no number from {where}, step {step + 1} on; try a smaller lr")
+        if not bool(torch.stack([p.detach().sum() for p in state.net.parameters()]).isfinite().all()):
+            raise Diverged(f"weights of the network are no numbers in {where}; try a smaller lr")
 
     def _save(self) -> None:
         """A state whose loss is no number is never saved: the last good checkpoint stays."""

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from gcr.experiments.run_folder import RunFolder
+
 ROOT = Path(__file__).parents[2]
-TIMES = {"seconds"}
+MEASURED = {"seconds", "peak_bytes"}
 
 
 def start(out, *more):
@@ -39,8 +41,8 @@ def numbers(out, seed=0):
     result = json.loads((folder / "result.json").read_text())
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     left = sorted(path.name for path in folder.iterdir())
-    without_times = [{key: line[key] for key in line.keys() - TIMES} for line in [result, *lines]]
-    return without_times, (folder / "memory.safetensors").read_bytes(), left
+    without_measured = [{key: line[key] for key in line.keys() - MEASURED} for line in [result, *lines]]
+    return without_measured, (folder / "memory.safetensors").read_bytes(), left
 
 
 def wait_for(folder, pattern, seconds=60):
@@ -83,7 +85,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code, seeds, uninterrupted
     os.killpg(process.pid, number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == code, told
-    assert "runs are unfinished; their state is saved" in told
+    assert "runs are unfinished" in told
     assert f"--out {tmp_path} --seeds {seeds} --resume" in told
     assert "Traceback" not in told
     finish(start(tmp_path, "--seeds", seeds, "--resume"))
@@ -113,3 +115,42 @@ def test_other_options_than_the_checkpoints_are_refused(tmp_path):
     assert process.returncode == 1
     assert "threads is 1 there, 2 here" in told
     assert "--fresh" in told
+
+
+def test_killing_only_the_parent_ends_its_workers(uninterrupted, tmp_path):
+    process = start(tmp_path, "--seeds", "0,1")
+    wait_for(tmp_path, "*/seed-0/checkpoint-*")
+    wait_for(tmp_path, "*/seed-1/checkpoint-*")
+    process.kill()
+    process.communicate()
+    finish(start(tmp_path, "--seeds", "0,1"))
+    for seed in (0, 1):
+        assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)
+
+
+def test_two_commands_do_not_train_the_same_run(tmp_path):
+    with RunFolder(tmp_path / "seq-digits-gcr-k50" / "seed-0").locked():
+        process = start(tmp_path)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"seed-0 is being trained by process {os.getpid()}" in told
+    finish(start(tmp_path))
+
+
+@pytest.mark.parametrize("seconds", [0.6, 1.2, 1.8, 2.4, 3.0])
+def test_a_signal_at_any_moment_ends_the_command(tmp_path, seconds):
+    process = start(tmp_path, "--seeds", "0-3", "--method", "er")
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode in (0, 130, -signal.SIGINT), told  # the last: before Python listens
+
+
+def test_a_worker_that_dies_is_replaced(uninterrupted, tmp_path):
+    process = start(tmp_path, "--seeds", "0,1")
+    wait_for(tmp_path, "*/seed-0/checkpoint-*")
+    (lock,) = tmp_path.glob("*/seed-0/.lock")
+    os.kill(int(lock.read_text()), signal.SIGKILL)
+    finish(process)
+    for seed in (0, 1):
+        assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)

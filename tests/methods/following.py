@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from gcr.training.draws import EpochDraws, selection_draws
-from gcr.training.run import stages_of
 from gcr.training.settings import Training
+from gcr.training.stages import plan_stages
 from gcr.training.state import RunState
 from gcr.training.step import draw_plan, train_step
 from gcr.training.update import reselect
@@ -20,10 +20,11 @@ def fresh(scenario, model, method, policy):
 def follow(state, plain, scenario, method, policy, n_stages):
     """Five steps an epoch, two epochs a stage: losses, weights, running statistics and memory agree all along."""
     draws = EpochDraws(draw_plan(method, policy, TRAINING), most_steps=5, device=torch.device("cpu"))
-    for stage, rows in enumerate(stages_of(scenario, method)[0][:n_stages]):
+    stages = plan_stages(scenario, method, TRAINING, seed=3).stages
+    for stage, rows in enumerate(stage.rows for stage in stages[:n_stages]):
         state.stage = stage
         for epoch in range(TRAINING.epochs):
-            draws.fill((3, stage, epoch), rows, n_steps=5)
+            draws.fill((3, stage, epoch), rows, n_batches=5)
             for step in range(5):
                 replay = bool(stage or epoch or step)
                 cut = draws.at(torch.tensor(step), TRAINING.batch, replay)

@@ -55,7 +55,7 @@ def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path):
     run = new_run(tmp_path)
     assert run.state.steps == 3
     (remark,) = run.remarks
-    assert "checkpoint-000000006.safetensors cannot be read" in remark
+    assert "checkpoint-000000006.safetensors is no whole checkpoint" in remark
     assert "the one before" in remark
 
 
@@ -92,3 +92,50 @@ def test_the_header_is_json(tmp_path):
         about = json.loads(file.metadata()["gcr"])
     assert about["identity"] == {"seed": 0}
     assert about["place"]["steps"] == 3
+
+
+def rewritten(file, change):
+    from safetensors.torch import load, save_file
+
+    with open(file, "rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(length))["__metadata__"]
+    tensors = load(file.read_bytes())
+    about = json.loads(header["gcr"])
+    change(about, tensors)
+    save_file(tensors, file, {"gcr": json.dumps(about)})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda about, tensors: tensors["net.head.weight"].add_(1e-3), "its checksum is wrong"),
+        (lambda about, tensors: tensors.pop("step"), "step is missing or of another shape"),
+        (
+            lambda about, tensors: tensors.update({"memory.label": torch.zeros(3)}),
+            "memory.label is missing or of another",
+        ),
+        (lambda about, tensors: about.pop("identity"), "its header does not say what it is"),
+        (lambda about, tensors: about["place"].pop("stage"), "it lacks stage"),
+    ],
+)
+def test_a_damaged_checkpoint_changes_nothing_and_gives_way(tmp_path, change, words):
+    train_to(new_run(tmp_path), 8)
+    rewritten(Checkpoints(tmp_path, {}).files()[0], change)
+    run = new_run(tmp_path)
+    assert run.state.steps == 3
+    assert words in run.remarks[0]
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
+    run = new_run(tmp_path)
+
+    def train_and_spoil():
+        for _ in run.advance():
+            if run.state.steps == 6:
+                with torch.no_grad():
+                    run.state.net.head.bias.fill_(torch.inf)
+
+    with pytest.raises(Diverged, match="weights of the network are no numbers in task 1, epoch 2"):
+        train_and_spoil()
+    assert [file.name for file in Checkpoints(tmp_path, {}).files()] == ["checkpoint-000000003.safetensors"]
