@@ -7,12 +7,14 @@ from gcr.methods.er import Er
 from gcr.methods.er_ace import ErAce
 from gcr.methods.finetune import Finetune
 from gcr.methods.gcr import Gcr
+from gcr.methods.gss import Gss
 from gcr.methods.joint import Joint
 from gcr.methods.method import Batch, Extras, Loss, Method
 
 METHODS: tuple[type[Method], ...] = (
     Finetune,
     Er,
+    Gss,
     Der,
     DerPlusPlus,
     Gcr,
@@ -34,6 +36,7 @@ __all__ = [
     "Extras",
     "Finetune",
     "Gcr",
+    "Gss",
     "Joint",
     "Loss",
     "Method",
