@@ -1,6 +1,8 @@
 """GSS-Greedy, Algorithm 2 of Aljundi et al., example by example, with gradients of the head from automatic
 differentiation. Examples of a batch decide by the scores from before it; a later one overwrites an earlier."""
 
+from itertools import accumulate
+
 import torch
 
 from reference.gcr_algorithm import cross_entropy
@@ -29,11 +31,8 @@ class PlainGss(PlainReplay):
             c = self.score(self.gradient([x], [y]), others)
             if self.append((x, y, z, c)) or batch_score >= 1:
                 continue
-            total = 0.0
-            for i, s in enumerate(before):
-                total += s
-                if slot * sum(before) < total:
-                    break
+            i = next(i for i, below in enumerate(accumulate(before)) if slot * sum(before) < below)
+            s = before[i]
             if coin < s / (s + c):
                 self.kept[i] = (x, y, z, c)
                 self.replaced += 1
