@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gcr import scenarios
-from gcr.memory import Policy, Reservoir
+from gcr.memory import GssGreedy, Policy, Reservoir
 from gcr.methods import METHODS, Method
 from gcr.models import MODELS
 from gcr.scenarios import Stream
@@ -129,7 +129,7 @@ class Experiment:
         return "-".join([self.scenario, *online, *self.label.replace("++", "pp").split(" + "), *buffer])
 
 
-POLICIES: tuple[type[Selector] | type[Reservoir], ...] = (Reservoir, *SELECTORS)
+POLICIES: tuple[type[Selector] | type[Reservoir] | type[GssGreedy], ...] = (Reservoir, GssGreedy, *SELECTORS)
 
 
 def compose(

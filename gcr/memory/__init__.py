@@ -1,7 +1,8 @@
 """What is remembered, how it is filled and how it is replayed."""
 
 from gcr.memory.buffer import Memory
+from gcr.memory.gss_greedy import GssGreedy
 from gcr.memory.policy import Policy, Reservoir
 from gcr.memory.sampling import SAMPLERS, Coin, Sampler, Split
 
-__all__ = ["SAMPLERS", "Coin", "Memory", "Policy", "Reservoir", "Sampler", "Split"]
+__all__ = ["SAMPLERS", "Coin", "GssGreedy", "Memory", "Policy", "Reservoir", "Sampler", "Split"]

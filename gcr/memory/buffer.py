@@ -38,7 +38,9 @@ class Memory:
         image_shape: tuple[int, int, int],
         n_classes: int,
         device: torch.device | str = "cpu",
+        scored: bool = False,
     ) -> Memory:
+        """``scored``: with a column for what GSS-Greedy knows of an example."""
         rows = capacity + candidates + 1
         columns = {
             "image": torch.zeros((rows, *image_shape), dtype=torch.uint8, device=device),
@@ -47,6 +49,8 @@ class Memory:
             "weight": torch.zeros(rows, device=device),
             "task": torch.zeros(rows, dtype=torch.int64, device=device),
         }
+        if scored:
+            columns["score"] = torch.zeros(rows, device=device)
         counters = [torch.zeros((), dtype=torch.int64, device=device) for _ in range(5)]
         return cls(capacity, candidates, columns, *counters)
 
@@ -59,15 +63,25 @@ class Memory:
         """Reservoir update with a whole batch, equal to offering its examples one by one.
 
         Example number n (from 0) of those ``admitted`` takes slot n while there is room, and slot ``floor(u * (n +
-        1))`` afterwards, if that is one. It goes to the candidate pool if there is one, else to the kept buffer.
-        Columns that the batch lacks keep their default: weight 1, logits and task 0.
+        1))`` afterwards, if that is one.
         """
         if admitted is None:
             admitted = torch.ones_like(draws, dtype=torch.bool)
-        start, size = (self.capacity, self.candidates) if self.candidates else (0, self.capacity)
-        ordinal = self.seen_since + admitted.cumsum(0) - 1
+        ordinal = self.ordinals(admitted)
         drawn = (draws * (ordinal + 1)).long()
-        slot = torch.where(ordinal < size, ordinal, drawn)
+        self.put(batch, torch.where(ordinal < (self.candidates or self.capacity), ordinal, drawn), admitted)
+
+    def ordinals(self, admitted: Tensor) -> Tensor:
+        """The number (from 0) that each admitted example of a batch has among all since the last reselection."""
+        return self.seen_since + admitted.cumsum(0) - 1
+
+    def put(self, batch: dict[str, Tensor], slot: Tensor, admitted: Tensor) -> None:
+        """Write every admitted example to its slot of the candidate pool, if there is one, else of the kept buffer.
+
+        A slot that is too large is none. Where examples share one, the last has it. Columns that the batch lacks keep
+        their default: weight 1, all others 0.
+        """
+        start, size = (self.capacity, self.candidates) if self.candidates else (0, self.capacity)
         spare = self.rows
         slot = torch.where(admitted & (slot < size), start + slot, spare)
         slot = torch.where(_taken_later(slot), spare, slot)

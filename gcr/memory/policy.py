@@ -1,8 +1,8 @@
 """When memory changes, and by which rule.
 
-``reservoir`` updates the kept buffer with every batch. Any selector instead collects candidates by reservoir and
-chooses a new kept buffer from old buffer and candidates at every boundary. Method and policy combine freely: GCR's
-selection under ER's loss, or GCR's loss on a reservoir, are settings.
+``reservoir`` and ``gss-greedy`` update the kept buffer with every batch. Any selector instead collects candidates by
+reservoir and chooses a new kept buffer from old buffer and candidates at every boundary. Method and policy combine
+freely: GCR's selection under ER's loss, or GCR's loss on a reservoir, are settings.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from gcr.memory.gss_greedy import GssGreedy
 from gcr.memory.sampling import SAMPLERS
 from gcr.select import Selector
 from gcr.settings import BadInput, Settings, setting
@@ -30,7 +31,7 @@ class Policy(Settings):
     buffer: int = setting(
         100, "examples kept (K in the paper)", low=1, remedy='use method "finetune" to train without memory'
     )
-    selector: Selector | Reservoir = field(default_factory=Reservoir)
+    selector: Selector | Reservoir | GssGreedy = field(default_factory=Reservoir)
     replay_batch: int = setting(32, "examples in each replay minibatch", low=1)
     candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0)
     every: int = setting(
@@ -63,18 +64,22 @@ class Policy(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.selects:
-            for name, value, plain in (("candidates", self.candidates, 0), ("every", self.every, 0)):
-                if value != plain:
-                    raise BadInput(
-                        f"{name} needs a selector, but memory is a reservoir; leave it out or name a selector"
-                    )
+            kind = "a reservoir" if isinstance(self.selector, Reservoir) else self.selector.name
+            for name, value in (("candidates", self.candidates), ("every", self.every)):
+                if value:
+                    raise BadInput(f"{name} needs a selector, but memory is {kind}; leave it out, or name a selector")
         if self.every and self.pool == "selector":
             raise BadInput("pool=selector chooses among a whole task or stream; leave out every")
 
     @property
     def selects(self) -> bool:
         """Whether a selector rewrites the buffer at boundaries (and hence a candidate pool exists)."""
-        return not isinstance(self.selector, Reservoir)
+        return not isinstance(self.selector, Reservoir | GssGreedy)
+
+    @property
+    def compared(self) -> int:
+        """Remembered examples whose gradients decide on what enters; 0 where they do not."""
+        return self.selector.compared if isinstance(self.selector, GssGreedy) else 0
 
     @property
     def pool_size(self) -> int:

@@ -1,28 +1,39 @@
 """Learning methods: one file each, the mathematics on a screen."""
 
 from gcr.methods.a_gem import AGem
+from gcr.methods.bilevel import Bilevel
+from gcr.methods.cls_er import ClsEr
 from gcr.methods.der import Der, DerPlusPlus
 from gcr.methods.er import Er
+from gcr.methods.er_ace import ErAce
 from gcr.methods.finetune import Finetune
 from gcr.methods.gcr import Gcr
 from gcr.methods.gem import Gem
+from gcr.methods.gss import Gss
 from gcr.methods.joint import Joint
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.methods.mir import Mir
 
-METHODS: tuple[type[Method], ...] = (Finetune, Er, Gem, AGem, Mir, Der, DerPlusPlus, Gcr, Joint)
+METHODS: tuple[type[Method], ...] = (
+    *(Finetune, Er, Gem, AGem, Gss, Mir, Der, DerPlusPlus, Gcr),
+    *(Bilevel, ErAce, ClsEr, Joint),
+)
 
 __all__ = [
     "METHODS",
     "AGem",
     "Batch",
+    "Bilevel",
+    "ClsEr",
     "Der",
     "DerPlusPlus",
     "Er",
+    "ErAce",
     "Extras",
     "Finetune",
     "Gcr",
     "Gem",
+    "Gss",
     "Joint",
     "Loss",
     "Method",

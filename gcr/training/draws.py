@@ -29,6 +29,18 @@ class ReplayDraws:
 
 
 @dataclass(frozen=True)
+class AdmissionDraws:
+    """Where gradients decide which examples enter memory."""
+
+    compared: Tensor  # [m]: the remembered examples to compare with
+    slots: Tensor  # [b, 2]: for each new example a slot and a coin
+
+    def of(self, examples: Tensor) -> AdmissionDraws:
+        """When only some new examples are offered."""
+        return AdmissionDraws(self.compared, self.slots[examples])
+
+
+@dataclass(frozen=True)
 class StepDraws:
     """The draws of one step, and the rows of the training set they go with."""
 
@@ -36,6 +48,7 @@ class StepDraws:
     views: Tensor  # [b, weak draws]
     reservoir: Tensor  # [b] float64: fine enough for millions of examples
     replays: tuple[ReplayDraws, ...]
+    admission: AdmissionDraws | None = None  # none in a run's first step: nothing is remembered yet
 
 
 @dataclass(frozen=True)
@@ -46,13 +59,17 @@ class DrawPlan:
     sampler_shape: tuple[int, ...]
     replay_size: int
     replays: tuple[tuple[str, ...], ...]  # kinds of view
+    compared: int = 0  # remembered examples whose gradients decide on what enters memory; 0: they do not
 
     def replay_fields(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape, for one step, of every uniform that replay takes."""
+        """Name and shape, for one step, of every uniform that a step takes once memory holds something."""
         for i, kinds in enumerate(self.replays):
             yield f"replay {i}", self.sampler_shape
             for v, kind in enumerate(kinds):
                 yield f"replay {i} view {v}", (self.replay_size, DRAWS[kind])
+        if self.compared:
+            yield "compared", (self.compared,)
+            yield "slots", (self.batch, 2)
 
     @property
     def width(self) -> int:
@@ -111,7 +128,8 @@ class EpochDraws:
             for i, kinds in enumerate(plan.replays if replaying else ())
         )
         rows, reservoir = (lines.index_select(0, place)[0, :size] for lines in (self.rows, self.reservoir))
-        return StepDraws(rows, views, reservoir, replays)
+        admission = AdmissionDraws(fields["compared"], fields["slots"][:size]) if "slots" in fields else None
+        return StepDraws(rows, views, reservoir, replays, admission)
 
 
 def arrival_order(key: tuple[int, int], n: int) -> Tensor:

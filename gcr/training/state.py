@@ -60,7 +60,8 @@ class RunState:
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         memory = None
         if policy is not None:
-            memory = Memory.empty(policy.buffer, policy.pool_size, scenario.image_shape, scenario.n_classes, device)
+            sizes, shape = (policy.buffer, policy.pool_size), scenario.image_shape
+            memory = Memory.empty(*sizes, shape, scenario.n_classes, device, scored=policy.compared > 0)
         return cls(
             net=net,
             optimizer=Sgd(list(net.parameters()), training.lr),

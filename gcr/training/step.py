@@ -13,6 +13,7 @@ from gcr.augment import Views
 from gcr.memory import SAMPLERS, Memory, Policy, Sampler
 from gcr.methods import Batch, Method
 from gcr.scenarios import Scenario
+from gcr.training.admission import offer_by_gradients
 from gcr.training.draws import DrawPlan, ReplayDraws, StepDraws
 from gcr.training.settings import Training
 from gcr.training.state import RunState
@@ -27,7 +28,7 @@ def draw_plan(method: Method, policy: Policy | None, training: Training) -> Draw
         return DrawPlan(training.batch, (), 0, ())
     size = policy.buffer if method.replays_all else method.replay_size(policy.replay_batch)
     shape = (0,) if method.replays_all else sampler_of(policy).draws_shape(size, policy.buffer, policy.pool_size)
-    return DrawPlan(training.batch, shape, size, method.replays)
+    return DrawPlan(training.batch, shape, size, method.replays, policy.compared)
 
 
 def train_step(
@@ -46,6 +47,7 @@ def train_step(
     if images is None:
         images = scenario.train.pixels[draws.rows]
     labels, reservoir = scenario.train.labels[draws.rows], draws.reservoir
+    admission = draws.admission
     drawn: list[dict[str, Tensor]] = []
     if policy is not None and state.memory is not None and draws.replays:
         drawn = draw_replays(state.memory, None if method.replays_all else sampler_of(policy), draws.replays)
@@ -62,6 +64,7 @@ def train_step(
     if method.chooses:
         rows = method.choose(net, _new_batch(new_view, labels), replay, extras)
         images, labels, reservoir, new_view = images[rows], labels[rows], reservoir[rows], new_view[rows]
+        admission = admission and admission.of(rows)
     loss, logits = method.loss(net, _new_batch(new_view, labels), replay, extras)
     gradients = state.optimizer.gradients(loss)
     state.optimizer.step(method.project(gradients, state.optimizer.parameters, net, replay, extras, state.stage))
@@ -76,7 +79,11 @@ def train_step(
         offered = {"image": images, "label": labels, "logits": logits, "task": scenario.task_of_class[labels]}
         if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay
             right = right | (state.memory.kept + state.memory.pooled == 0)
-        state.memory.offer(offered, reservoir, right if policy.admit == "correct" else None)
+        admitted = right if policy.admit == "correct" else None
+        if policy.compared:
+            offer_by_gradients(net, state.memory, scenario.views, offered, admission, admitted)
+        else:
+            state.memory.offer(offered, reservoir, admitted)
 
 
 def _new_batch(view: Tensor, labels: Tensor) -> Batch:

@@ -1,0 +1,64 @@
+"""ER-ACE: experience replay with asymmetric cross-entropy (Caccia et al. 2022).
+
+``loss = CE(new; C_new) + CE(replay; C_old)``, where ``CE(.; C)`` is cross-entropy with its softmax over the classes C
+alone. C_new are the classes of the new batch: others get no gradient from it, so new classes do not push the features
+of old ones away. C_old are all classes seen so far. The authors' code lets classes not seen yet take part in both, so
+that their logits are pushed down (``unseen="rivals"``); the paper's equation leaves them out (``"absent"``).
+
+The head is linear as everywhere here, where the authors normalise features and weights. Replay begins with the second
+step, without regard to tasks, as in their code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.models import Network
+from gcr.settings import setting
+
+
+@dataclass(frozen=True)
+class ErAce(Method):
+    name: ClassVar[str] = "er-ace"
+    summary: ClassVar[str] = "experience replay; new examples compete among the classes of their batch alone"
+
+    unseen: str = setting(
+        "rivals",
+        "classes not seen yet: rivals in every softmax (authors' code), or absent from it (paper)",
+        choices=("rivals", "absent"),
+    )
+
+    @property
+    def replays(self) -> tuple[tuple[str, ...], ...]:
+        return (("weak",),)
+
+    def extras(self, net: Network, n_tasks: int) -> Extras:
+        bias = net.head.bias
+        return {"seen": torch.zeros(len(bias), dtype=torch.bool, device=bias.device)}
+
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
+        outputs = net.each(new.images, *(old.images for old in replay))
+        logits, seen = outputs[0].logits, extras["seen"]
+        present = torch.zeros_like(seen).index_fill_(0, new.labels, True)
+        seen.logical_or_(present)
+        others = torch.zeros_like(seen) if self.unseen == "absent" else ~seen
+        value = F.cross_entropy(_among(logits, present | others), new.labels)
+        for old, output in zip(replay, outputs[1:], strict=True):
+            value = value + weighted_mean(label_loss(_among(output.logits, seen | others), old.labels), old.weights)
+        return Loss(value, logits.detach())
+
+    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
+        """With all classes in the softmax: selection does not know which have been seen."""
+        return label_residual(logits, batch.labels)
+
+
+def _among(logits: Tensor, classes: Tensor) -> Tensor:
+    """The logits [b, c] with those outside ``classes`` [c] out of the race."""
+    return logits.masked_fill(~classes, -torch.inf)

@@ -1,0 +1,87 @@
+"""ER-ACE against plain formulas, and where its gradients must vanish."""
+
+import math
+
+import pytest
+import torch
+from reference.plain_replay import PlainReplay
+from reference.side_by_side import side_by_side
+
+from gcr.methods import Batch, ErAce
+from gcr.models import build
+
+
+def cross_entropy_among(h, y, classes):
+    """-log of the share of class y among ``classes``."""
+    return torch.log(sum(torch.exp(h[c]) for c in classes)) - h[y]
+
+
+class PlainErAce(PlainReplay):
+    unseen = "rivals"
+
+    def loss(self, new, labels, old, old_labels):
+        self.seen = getattr(self, "seen", set()) | set(labels)
+        logits = self.net(new)
+        others = set(range(logits.shape[1])) - self.seen if self.unseen == "rivals" else set()
+        terms = [cross_entropy_among(h, y, set(labels) | others) for h, y in zip(logits, labels, strict=True)]
+        loss = sum(terms) / len(terms)
+        if old is not None:
+            pairs = zip(self.net(old), old_labels, strict=True)
+            terms = [cross_entropy_among(h, y, self.seen | others) for h, y in pairs]
+            loss = loss + sum(terms) / len(terms)
+        return loss, logits
+
+
+class PlainErAcePaper(PlainErAce):
+    unseen = "absent"
+
+
+@pytest.mark.parametrize("model", ["mlp", "convnet"])
+@pytest.mark.parametrize("plain", [PlainErAce, PlainErAcePaper])
+def test_twenty_steps_equal_the_plain_version(model, plain):
+    def same_seen(state, reference):
+        assert {c for c, seen in enumerate(state.extras["seen"].tolist()) if seen} == reference.seen
+
+    state, _ = side_by_side(ErAce(unseen=plain.unseen), plain, model, same_seen)
+    assert state.extras["seen"].tolist() == [True] * 4 + [False] * 2
+
+
+def head_gradient(method, labels, seen, replay_labels=()):
+    """Of the head's bias, on random images; and the value of the loss."""
+    net = build("mlp", (1, 4, 4), 6, seed=0)
+    generator = torch.Generator().manual_seed(1)
+
+    def batch(of):
+        images = torch.randn(len(of), 1, 4, 4, generator=generator)
+        return Batch((images,), torch.tensor(of), torch.zeros(len(of), 6), torch.ones(len(of)))
+
+    extras = method.extras(net, 3)
+    extras["seen"][list(seen)] = True
+    replay = (batch(replay_labels),) if replay_labels else ()
+    loss = method.loss(net, batch(labels), replay, extras)
+    return torch.autograd.grad(loss.value, net.head.bias)[0], loss.value.item()
+
+
+def test_new_examples_leave_the_classes_of_earlier_tasks_alone():
+    gradient, _ = head_gradient(ErAce(), labels=[2, 3, 3], seen=[0, 1])
+    assert gradient[:2].tolist() == [0.0, 0.0]
+    assert (gradient[4:] > 0).all()  # not seen yet: pushed down
+    gradient, _ = head_gradient(ErAce(unseen="absent"), labels=[2, 3, 3], seen=[0, 1])
+    assert gradient[[0, 1, 4, 5]].tolist() == [0.0] * 4
+
+
+def test_a_seen_class_that_is_not_in_the_batch_is_left_alone_whatever_its_number():
+    gradient, _ = head_gradient(ErAce(), labels=[0, 1], seen=[5])
+    assert gradient[5] == 0.0
+
+
+def test_replay_reaches_all_seen_classes():
+    gradient, _ = head_gradient(ErAce(unseen="absent"), labels=[2, 3], seen=[0, 1], replay_labels=[0, 2])
+    assert (gradient[:4] != 0).all()
+    assert (gradient[4:] == 0).all()
+
+
+def test_a_batch_of_one_class_tells_nothing_in_the_paper():
+    gradient, value = head_gradient(ErAce(unseen="absent"), labels=[3, 3], seen=[0, 1, 2])
+    assert math.isclose(value, 0.0, abs_tol=1e-6)
+    assert gradient.abs().max() < 1e-6

@@ -1,0 +1,72 @@
+"""Replay from a reservoir, example by example: what the plain versions of several methods have in common.
+
+Each method is a subclass with ``loss``; weak views, uniform sampling, SGD and the reservoir are written out here.
+Shared with the package is the network's forward pass.
+"""
+
+import copy
+
+import torch
+
+from reference.gcr_algorithm import cross_entropy
+
+
+class PlainReplay:
+    def __init__(self, net, scenario, *, lr, capacity):
+        self.net, self.scenario, self.lr, self.capacity = copy.deepcopy(net), scenario, lr, capacity
+        self.kept = []  # (image, label, logits)
+        self.n = 0
+
+    def step(self, draws, replay):
+        """One step on the draws' rows; returns the loss."""
+        rows = draws.rows.tolist()
+        images = [self.scenario.train.pixels[row] for row in rows]
+        labels = [int(self.scenario.train.labels[row]) for row in rows]
+        self.net.train()
+        new = torch.stack([self.weak(x, u) for x, u in zip(images, draws.views, strict=True)])
+        old = old_labels = None
+        if replay:
+            (asked,) = draws.replays
+            drawn = [self.kept[min(int(u * len(self.kept)), len(self.kept) - 1)] for u in asked.rows[:, 1].tolist()]
+            old = torch.stack([self.weak(d[0], u) for d, u in zip(drawn, asked.views[0], strict=True)])
+            old_labels = [d[1] for d in drawn]
+        loss, logits = self.loss(new, labels, old, old_labels)
+        gradients = torch.autograd.grad(loss, list(self.net.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(self.net.parameters(), gradients, strict=True):
+                parameter -= self.lr * gradient
+        self.after_step()
+        self.remember(images, labels, logits.detach(), draws)
+        return loss.item()
+
+    def loss(self, new, labels, old, old_labels):
+        """ER: one pass over all, the mean of all cross-entropies."""
+        logits = self.net(new if old is None else torch.cat([new, old]))
+        terms = [cross_entropy(h, y) for h, y in zip(logits, labels + (old_labels or []), strict=True)]
+        return sum(terms) / len(terms), logits[: len(labels)]
+
+    def after_step(self):
+        pass
+
+    def remember(self, images, labels, logits, draws):
+        for x, y, z, u in zip(images, labels, logits, draws.reservoir.tolist(), strict=True):
+            self.n += 1
+            if len(self.kept) < self.capacity:
+                self.kept.append((x, y, z))
+            elif (slot := int(u * self.n)) < self.capacity:
+                self.kept[slot] = (x, y, z)
+
+    def weak(self, image, u):
+        views = self.scenario.views
+        c, h, w = image.shape
+        padded = torch.zeros(c, h + 2 * views.pad, w + 2 * views.pad)
+        padded[:, views.pad : views.pad + h, views.pad : views.pad + w] = image.float()
+        top, left = (int(v * (2 * views.pad + 1)) for v in u[:2])
+        crop = padded[:, top : top + h, left : left + w]
+        if views.flip and u[2] >= 0.5:
+            crop = crop.flip(2)
+        return self.normalised(crop)
+
+    def normalised(self, image):
+        mean, std = (torch.tensor(v)[:, None, None] for v in (self.scenario.views.mean, self.scenario.views.std))
+        return (image.float() / 255 - mean) / std
