@@ -2,7 +2,7 @@
 
 With q the outputs of the network as it was at the end of the previous task, for every new example and exemplar (x, y)
 
-``loss(x, y) = 1/C * sum_c BCE(sigmoid(h_c(x)), t_c)``,  ``t_c = sigmoid(q_c(x))`` for classes c of earlier tasks,
+``loss(x, y) = sum_c BCE(sigmoid(h_c(x)), t_c)``,  ``t_c = sigmoid(q_c(x))`` for classes c of earlier tasks,
 ``t_c = [c = y]`` for all others
 
 (Algorithm 3), as the mean over the new batch and the exemplars replayed with it, which are normalised together. A
@@ -43,9 +43,9 @@ class Icarl(Method):
 
     decay: float = setting(1e-5, "weight decay: adds decay/2 * |weights|^2 to the loss", low=0.0)
     over_classes: str = setting(
-        "mean",
-        "a class's binary cross-entropies count by their mean (authors' code) or sum (paper)",
-        choices=("mean", "sum"),
+        "sum",
+        "an example's loss is the sum over classes (paper), or their mean (authors' code, with lr 2)",
+        choices=("sum", "mean"),
     )
     means: str = setting(
         "weighted",
