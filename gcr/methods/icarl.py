@@ -111,16 +111,15 @@ class Icarl(Method):
         assert memory is not None
         stored = memory.read(memory.filled_rows())
         weights = stored["weight"] if self.means == "weighted" else torch.ones_like(stored["weight"])
-        totals, mass = torch.zeros_like(extras["means"]), torch.zeros_like(extras["means"][:, 0])
+        totals = torch.zeros_like(extras["means"], dtype=torch.float64)
         net.eval()
-        for images, labels, weight in zip(
-            *(stored[n].split(1000) for n in ("image", "label")), weights.split(1000), strict=True
-        ):
-            features = F.normalize(net.features(views.plain(images)).float(), dim=1)
-            totals.index_add_(0, labels, weight[:, None] * features)
-            mass.index_add_(0, labels, weight)
+        for start in range(0, len(weights), 1000):
+            part = slice(start, start + 1000)
+            features = F.normalize(net.features(views.plain(stored["image"][part])).float(), dim=1)
+            members = weights[part, None] * F.one_hot(stored["label"][part], len(totals))
+            totals += members.T.double() @ features.double()
         extras["means"].copy_(F.normalize(totals, dim=1))
-        extras["has_mean"].copy_(mass > 0)
+        extras["has_mean"].zero_().index_fill_(0, stored["label"], True)
 
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
         """Minus the distance to every class's mean; -inf where a class has no exemplar."""
