@@ -8,15 +8,18 @@ from gcr.methods.er import Er
 from gcr.methods.er_ace import ErAce
 from gcr.methods.finetune import Finetune
 from gcr.methods.gcr import Gcr
+from gcr.methods.gdumb import Gdumb
 from gcr.methods.gem import Gem
 from gcr.methods.gss import Gss
+from gcr.methods.icarl import Icarl
 from gcr.methods.joint import Joint
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.methods.mir import Mir
+from gcr.methods.ocs import Ocs
 
 METHODS: tuple[type[Method], ...] = (
-    *(Finetune, Er, Gem, AGem, Gss, Mir, Der, DerPlusPlus, Gcr),
-    *(Bilevel, ErAce, ClsEr, Joint),
+    *(Finetune, Er, Gem, AGem, Gss, Icarl, Mir, Der, DerPlusPlus, Gcr),
+    *(Ocs, Bilevel, ErAce, ClsEr, Gdumb, Joint),
 )
 
 __all__ = [
@@ -32,10 +35,13 @@ __all__ = [
     "Extras",
     "Finetune",
     "Gcr",
+    "Gdumb",
     "Gem",
     "Gss",
+    "Icarl",
     "Joint",
     "Loss",
     "Method",
     "Mir",
+    "Ocs",
 ]

@@ -61,16 +61,29 @@ def criteria(pool: Pool) -> tuple[Tensor, Tensor, Tensor]:
     """Similarity, diversity and affinity of every row: three times [n], float64."""
     assert pool.features is not None
     assert pool.residuals is not None
-    residuals, inputs = pool.residuals.double(), pad(pool.features.double(), (0, 1), value=1.0)
+    kept = None if pool.kept is None else total(pool.features, pool.residuals, pool.kept)
+    return criteria_of(pool.features, pool.residuals, kept)
+
+
+def criteria_of(features: Tensor, residuals: Tensor, remembered: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The three criteria among some gradients, given as factors; affinity is with the gradient ``remembered``."""
+    residuals, inputs = residuals.double(), with_bias(features)
     # g_i = residuals[i] (x) inputs[i], hence g_i / |g_i| = the product of both scaled to length 1; zero stays zero
     units = normalize(residuals, dim=1, eps=1e-300), normalize(inputs, dim=1, eps=1e-300)
     similarity = along(units, direction(residuals.T @ inputs))
     to_others = along(units, units[0].T @ units[1]) - units[0].square().sum(1)
-    diversity = -to_others / max(len(pool) - 1, 1)
-    if pool.kept is None:
-        return similarity, diversity, torch.zeros_like(similarity)
-    kept = pool.kept.double()[:, None]
-    return similarity, diversity, along(units, direction((kept * residuals).T @ inputs))
+    diversity = -to_others / max(len(residuals) - 1, 1)
+    affinity = torch.zeros_like(similarity) if remembered is None else along(units, direction(remembered))
+    return similarity, diversity, affinity
+
+
+def total(features: Tensor, residuals: Tensor, weights: Tensor) -> Tensor:
+    """The weighted sum of gradients given as factors, a [classes, f + 1] matrix."""
+    return (weights.double()[:, None] * residuals.double()).T @ with_bias(features)
+
+
+def with_bias(features: Tensor) -> Tensor:
+    return pad(features.double(), (0, 1), value=1.0)
 
 
 def along(units: tuple[Tensor, Tensor], gradient: Tensor) -> Tensor:

@@ -70,8 +70,9 @@ def train_step(
     state.optimizer.step(method.project(gradients, state.optimizer.parameters, net, replay, extras, state.stage))
     method.after_step(net, extras)
     right = logits.argmax(1) == labels
-    state.loss_sum += loss.detach() * len(labels)
-    state.correct += right.sum()
+    arrived, n_right = len(draws.rows), right.sum()
+    state.loss_sum += loss.detach() * arrived
+    state.correct += n_right * arrived // len(labels) if method.chooses else n_right  # the chosen speak for all
     first_bad = (state.diverged_at < 0) & ~loss.detach().isfinite()
     state.diverged_at.copy_(torch.where(first_bad, state.step, state.diverged_at))
     state.step += 1

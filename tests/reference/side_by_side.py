@@ -6,8 +6,8 @@ from conftest import make_scenario
 
 from gcr.memory import Policy
 from gcr.training.draws import EpochDraws
-from gcr.training.run import stages_of
 from gcr.training.settings import Training
+from gcr.training.stages import plan_stages
 from gcr.training.state import RunState
 from gcr.training.step import draw_plan, train_step
 
@@ -20,9 +20,9 @@ def side_by_side(method, make_plain, model, check=lambda state, plain: None, cap
     plain = make_plain(state.net, scenario, lr=0.05, capacity=capacity)
     draws = EpochDraws(draw_plan(method, policy, training), most_steps=5, device=torch.device("cpu"))
     steps = 0
-    for stage, rows in enumerate(stages_of(scenario, method)[0][:2]):
+    for stage, rows in enumerate(s.rows for s in plan_stages(scenario, method, training, seed=3).stages[:2]):
         for epoch in range(training.epochs):
-            draws.fill((3, stage, epoch), rows, n_steps=5)
+            draws.fill((3, stage, epoch), rows, n_batches=5)
             for step in range(5):
                 cut = draws.at(torch.tensor(step), training.batch, replaying=steps > 0)
                 state.loss_sum.zero_()

@@ -1,0 +1,145 @@
+"""iCaRL: incremental classifier and representation learning (Rebuffi et al. 2017).
+
+With q the outputs of the network as it was at the end of the previous task, for every new example and exemplar (x, y)
+
+``loss(x, y) = sum_c BCE(sigmoid(h_c(x)), t_c)``,  ``t_c = sigmoid(q_c(x))`` for classes c of earlier tasks,
+``t_c = [c = y]`` for all others
+
+(Algorithm 3), as the mean over the new batch and the exemplars replayed with it, which are normalised together. A
+class is predicted by the nearest mean of exemplars (Algorithm 1): ``argmin_c |phi(x) - mu_c|`` with features phi and
+means mu of length 1. The buffer of exemplars is chosen by herding. Under a selector that gives weights, exemplars
+count by their weights in both places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from gcr.methods.losses import weighted_mean
+from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.models import Network
+from gcr.settings import BadInput, setting
+
+if TYPE_CHECKING:
+    from gcr.augment import Views
+    from gcr.memory import Memory
+
+TEACHER = "teacher."  # in extras: the parameters and statistics of the network at the end of the previous task
+
+
+@dataclass(frozen=True)
+class Icarl(Method):
+    name: ClassVar[str] = "icarl"
+    summary: ClassVar[str] = "distils the network of the task before, predicts by the nearest mean of exemplars"
+    default_selector: ClassVar[str] = "herding"
+    needs_tasks: ClassVar[bool] = True
+
+    decay: float = setting(1e-5, "weight decay: adds decay/2 * |weights|^2 to the loss", low=0.0)
+    over_classes: str = setting(
+        "sum",
+        "an example's loss is the sum over classes (paper), or their mean (authors' code, with lr 2)",
+        choices=("sum", "mean"),
+    )
+    means: str = setting(
+        "weighted",
+        "exemplars count in their class's mean by the selector's weights, or all alike",
+        choices=("weighted", "equal"),
+    )
+
+    @property
+    def replays(self) -> tuple[tuple[str, ...], ...]:
+        return (("weak",),)
+
+    def extras(self, net: Network, n_tasks: int) -> Extras:
+        head = net.head.weight
+        classes = torch.zeros(len(head), dtype=torch.bool, device=head.device)
+        return {
+            "seen": classes,  # classes met so far
+            "earlier": classes.clone(),  # classes of earlier tasks: what the teacher knows
+            "means": torch.zeros_like(head, memory_format=torch.contiguous_format),  # [classes, f]
+            "has_mean": classes.clone(),
+        } | {TEACHER + name: tensor.detach().clone() for name, tensor in net.state_dict().items()}
+
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
+        extras["seen"].index_fill_(0, new.labels, True)
+        images = torch.cat([new.images, *(old.images for old in replay)])
+        labels = torch.cat([new.labels, *(old.labels for old in replay)])
+        b = len(new.labels)
+        logits = net(images)
+        values = self._values(logits, targets(net, images, labels, extras))
+        value = values[:b].mean()
+        if replay:
+            (old,) = replay
+            # Those of this task are not exemplars yet (they are candidates), and the new batches hold them already.
+            exemplar = extras["earlier"][old.labels].to(values.dtype)
+            share = exemplar.sum() / (b + exemplar.sum())
+            value = (1 - share) * value + share * weighted_mean(values[b:], exemplar * old.weights)
+        return Loss(value, logits[:b].detach())
+
+    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Of an example while its class is new: with its label as the target."""
+        by_class = logits.sigmoid() - F.one_hot(batch.labels, logits.shape[1])
+        return by_class / logits.shape[1] if self.over_classes == "mean" else by_class
+
+    def project(
+        self,
+        gradients: list[Tensor | None],
+        parameters: Sequence[nn.Parameter],
+        net: Network,
+        replay: tuple[Batch, ...],
+        extras: Extras,
+        stage: int,
+    ) -> list[Tensor | None]:
+        decayed = zip(gradients, parameters, strict=True)
+        return [g if g is None else g + self.decay * p.detach() for g, p in decayed]
+
+    @torch.no_grad()
+    def end_stage(
+        self, net: Network, memory: Memory | None, views: Views, extras: Extras, key: tuple[int, int]
+    ) -> None:
+        """The network becomes the teacher, and exemplars give the means."""
+        for name, tensor in net.state_dict().items():
+            extras[TEACHER + name].copy_(tensor)
+        extras["earlier"].copy_(extras["seen"])
+        assert memory is not None
+        stored = memory.read(memory.filled_rows())
+        weights = stored["weight"] if self.means == "weighted" else torch.ones_like(stored["weight"])
+        totals = torch.zeros_like(extras["means"], dtype=torch.float64)
+        net.eval()
+        for start in range(0, len(weights), 1000):
+            part = slice(start, start + 1000)
+            features = F.normalize(net.features(views.plain(stored["image"][part])).float(), dim=1)
+            members = weights[part, None] * F.one_hot(stored["label"][part], len(totals))
+            totals += members.T.double() @ features.double()
+        extras["means"].copy_(F.normalize(totals, dim=1))
+        extras["has_mean"].zero_().index_fill_(0, stored["label"], True)
+
+    def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
+        """Minus the distance to every class's mean; -inf where a class has no exemplar."""
+        if not bool(extras["has_mean"].any()):
+            raise BadInput("iCaRL predicts by exemplars, and there are none yet; call end_stage after the first task")
+        features = F.normalize(net.features(images).float(), dim=1)
+        distances = torch.cdist(features, extras["means"], compute_mode="donot_use_mm_for_euclid_dist")
+        return (-distances).masked_fill(~extras["has_mean"], -torch.inf)
+
+    def _values(self, logits: Tensor, goals: Tensor) -> Tensor:
+        by_class = F.binary_cross_entropy_with_logits(logits, goals, reduction="none")
+        return by_class.mean(1) if self.over_classes == "mean" else by_class.sum(1)
+
+
+@torch.no_grad()
+def targets(net: Network, images: Tensor, labels: Tensor, extras: Extras) -> Tensor:
+    """What each output should be: the teacher's for earlier classes, else whether it is the label. [b, classes]"""
+    teacher = {name.removeprefix(TEACHER): tensor for name, tensor in extras.items() if name.startswith(TEACHER)}
+    training = net.training
+    net.eval()  # the teacher answers with the statistics it has gathered
+    said: Tensor = functional_call(net, teacher, (images,))
+    net.train(training)
+    return torch.where(extras["earlier"], said.sigmoid(), F.one_hot(labels, said.shape[1]).to(said.dtype))

@@ -1,0 +1,101 @@
+"""OCS: online coreset selection (Yoon et al. 2022).
+
+From every new batch the ``keep`` share of highest ``S + V + tau A`` (equation 5) is trained on and offered to memory:
+similarity to the batch's mean gradient, diversity within the batch, affinity with the replayed gradient, all cosines
+of last-layer gradients in evaluation mode (``gcr/select/ocs.py`` has the definitions). With M the replayed examples of
+earlier tasks, the coreset so far,
+
+``loss = CE(chosen) + replay_weight * mean_w CE(M)``  (equation 7)
+
+and A is the cosine with the weighted mean gradient of M, 0 in the first task. At a task's end the buffer is chosen by
+the selector ``ocs`` with the same criteria.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.models import Network
+from gcr.select.ocs import criteria_of, total
+from gcr.settings import setting
+
+if TYPE_CHECKING:
+    from gcr.augment import Views
+    from gcr.memory import Memory
+
+
+@dataclass(frozen=True)
+class Ocs(Method):
+    name: ClassVar[str] = "ocs"
+    summary: ClassVar[str] = "online coreset selection: trains on the best part of every batch, and keeps it"
+    default_selector: ClassVar[str] = "ocs"
+    needs_tasks: ClassVar[bool] = True
+    chooses: ClassVar[bool] = True
+
+    # The authors' released settings for Split CIFAR-100: 10 examples out of every 20.
+    keep: float = setting(0.5, "share of a new batch that is trained on and offered to memory", low=0.0, high=1.0)
+    replay_weight: float = setting(0.5, "weight of the replay term (lambda in the paper)", low=0.0)
+    batch_similarity: float = setting(1.0, "multiplier of the cosine with the batch's mean gradient", low=0.0)
+    batch_diversity: float = setting(1.0, "multiplier of minus the mean cosine within the batch", low=0.0)
+    batch_affinity: float = setting(1000.0, "tau: multiplier of the cosine with the replayed gradient", low=0.0)
+
+    @property
+    def replays(self) -> tuple[tuple[str, ...], ...]:
+        return (("weak",),)
+
+    def extras(self, net: Network, n_tasks: int) -> Extras:
+        return {"ended": torch.zeros((), dtype=torch.int64, device=net.head.weight.device)}  # tasks
+
+    @torch.no_grad()
+    def choose(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Tensor:
+        net.eval()  # as the authors do; and looking at a batch must not count in the running statistics
+        outputs = net.each(new.images, *(old.images for old in replay))
+        net.train()
+        features, residuals = zip(
+            *((o.features, label_residual(o.logits, b.labels)) for o, b in zip(outputs, (new, *replay), strict=True)),
+            strict=True,
+        )
+        remembered = total(features[1], residuals[1], _earlier(replay[0], extras)) if replay else None
+        similarity, diversity, affinity = criteria_of(features[0], residuals[0], remembered)
+        score = self.batch_similarity * similarity + self.batch_diversity * diversity + self.batch_affinity * affinity
+        return score.argsort(descending=True, stable=True)[: self.number(len(score))].sort().values
+
+    def number(self, batch: int) -> int:
+        """How many of a batch are chosen: at least two, for batch statistics.
+
+        >>> Ocs(keep=0.5).number(32), Ocs(keep=0.1).number(5), Ocs().number(1)
+        (16, 2, 1)
+        """
+        return min(batch, max(2, math.ceil(self.keep * batch)))
+
+    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
+        outputs = net.each(new.images, *(old.images for old in replay))
+        logits = outputs[0].logits
+        value = F.cross_entropy(logits, new.labels)
+        if replay:
+            (old,) = replay
+            remembered = weighted_mean(label_loss(outputs[1].logits, old.labels), _earlier(old, extras))
+            value = value + self.replay_weight * remembered
+        return Loss(value, logits.detach())
+
+    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
+        return label_residual(logits, batch.labels)
+
+    def end_stage(
+        self, net: Network, memory: Memory | None, views: Views, extras: Extras, key: tuple[int, int]
+    ) -> None:
+        extras["ended"] += 1
+
+
+def _earlier(old: Batch, extras: Extras) -> Tensor:
+    """The weights of examples of earlier tasks; 0 for those of this task, which are candidates."""
+    assert old.tasks is not None
+    return torch.where(old.tasks < extras["ended"], old.weights, 0.0)
