@@ -150,12 +150,12 @@ CASES = (
     Case(
         "icarl",
         "icarl.ICarl",
-        {"decay": 2e-5, "over_classes": "mean"},
+        {"weight_decay": 2e-5, "over_classes": "mean"},
         {"opt_wd": 1e-5, "use_original_icarl_transform": 0, "compute_theoretical_best": 0},
         our_state=our_teacher,
         their_state=their_teacher,
         together=True,
-        remark="opt_wd * |weights|^2 is taken out of their loss; our decay/2 * |weights|^2 is never in it",
+        remark="opt_wd * |weights|^2 is taken out of their loss; our weight_decay/2 * |weights|^2 is never in it",
     ),
     Case(
         "er-ace",

@@ -26,6 +26,7 @@ from gcr.select import LastLayerGradients
 from gcr.settings import Settings, setting
 
 FIRST_SCORE = 0.1  # of examples that came when there was nothing to compare them with
+FINE = 2**32  # steps of a score, for drawing by scores
 TINY = 1e-12  # the length of a gradient that counts as none
 
 
@@ -79,8 +80,8 @@ def offer_by_scores(
         score = scored.each
         slot, coin = draws.double().unbind(1)
         remembered = memory.columns["score"][:size].double()
-        below = remembered.cumsum(0)
-        drawn = torch.searchsorted(below, slot * below[-1], right=True).clamp_max(size - 1)
+        below = (remembered * FINE).long().cumsum(0)  # whole numbers: a GPU adds fractions in any order
+        drawn = torch.searchsorted(below, (slot * below[-1]).long(), right=True).clamp_max(size - 1)
         theirs = remembered[drawn]
         enters = (scored.batch < 1) & (coin * (theirs + score) < theirs)
         replaced = torch.where(enters, drawn, size)

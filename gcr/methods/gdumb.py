@@ -42,7 +42,7 @@ class Gdumb(Method):
     min_lr: float = setting(0.0005, "learning rate where a cosine ends", low=0.0)
     fitting_batch: int = setting(16, "examples of memory per step", low=2)
     fitting_momentum: float = setting(0.9, "momentum of SGD on memory", low=0.0, high=1.0)
-    decay: float = setting(1e-6, "weight decay: adds decay/2 * |weights|^2 to the loss", low=0.0)
+    fitting_decay: float = setting(1e-6, "weight decay of the fit: adds fitting_decay/2 * |weights|^2 to the loss", low=0.0)
     clip: float = setting(10.0, "longest gradient; a longer one is cut to this", low=1e-6)
     cutmix: float = setting(0.5, "probability that a minibatch is mixed; 0 leaves CutMix out", low=0.0, high=1.0)
 
@@ -119,7 +119,7 @@ class Gdumb(Method):
         length = torch.stack(torch._foreach_norm(gradients)).norm()
         short = (self.clip / (length + 1e-6)).clamp_max(1.0)
         for parameter, gradient, momentum in zip(parameters, gradients, momenta, strict=True):
-            momentum.mul_(self.fitting_momentum).add_(short * gradient + self.decay * parameter)
+            momentum.mul_(self.fitting_momentum).add_(short * gradient + self.fitting_decay * parameter)
             parameter.sub_(lr * momentum)
 
 

@@ -41,7 +41,7 @@ class Icarl(Method):
     default_selector: ClassVar[str] = "herding"
     needs_tasks: ClassVar[bool] = True
 
-    decay: float = setting(1e-5, "weight decay: adds decay/2 * |weights|^2 to the loss", low=0.0)
+    weight_decay: float = setting(1e-5, "adds weight_decay/2 * |weights|^2 to the loss", low=0.0)
     over_classes: str = setting(
         "sum",
         "an example's loss is the sum over classes (paper), or their mean (authors' code, with lr 2)",
@@ -98,7 +98,7 @@ class Icarl(Method):
         stage: int,
     ) -> list[Tensor | None]:
         decayed = zip(gradients, parameters, strict=True)
-        return [g if g is None else g + self.decay * p.detach() for g, p in decayed]
+        return [g if g is None else g + self.weight_decay * p.detach() for g, p in decayed]
 
     @torch.no_grad()
     def end_stage(

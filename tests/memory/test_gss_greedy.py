@@ -129,5 +129,5 @@ def test_only_memory_of_this_policy_has_scores():
     assert "score" not in Memory.empty(2, 0, (1, 1, 1), 2).columns
     assert Policy(selector=GssGreedy(compared=7)).compared == 7
     assert Policy().compared == 0
-    with pytest.raises(BadInput, match="candidates need a selector, but memory is gss-greedy"):
+    with pytest.raises(BadInput, match="candidates needs a selector, but memory is gss-greedy"):
         Policy(selector=GssGreedy(), candidates=50)

@@ -44,7 +44,7 @@ def plain_fit(method, scenario, memory, model, key):
         tuple(memory.columns[name][row] for name in ("image", "label", "weight")) for row in range(int(memory.kept))
     ]
     optimizer = torch.optim.SGD(
-        net.parameters(), lr=method.max_lr, momentum=method.fitting_momentum, weight_decay=method.decay
+        net.parameters(), lr=method.max_lr, momentum=method.fitting_momentum, weight_decay=method.fitting_decay
     )
     schedule = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 1, 2, eta_min=method.min_lr)
     for epoch in range(method.fitting_epochs):
@@ -94,7 +94,7 @@ def mix(views, other, share, row, column):
     [
         ("mlp", ClassBalanced(), {"cutmix": 0.0}),
         ("mlp", GradApprox(), {"cutmix": 1.0, "clip": 0.5}),
-        ("convnet", ClassBalanced(), {"decay": 0.01}),
+        ("convnet", ClassBalanced(), {"fitting_decay": 0.01}),
     ],
 )
 def test_the_fit_to_memory_is_the_authors_recipe(model, selector, settings):

@@ -25,7 +25,7 @@ from gcr.training.update import reselect
 )
 def test_two_tasks_equal_the_algorithms_of_the_paper(model, over_classes, weighted):
     scenario = make_scenario(n_per_class=20)
-    method = Icarl(decay=0.01, over_classes=over_classes)
+    method = Icarl(weight_decay=0.01, over_classes=over_classes)
     policy = Policy(buffer=12, selector=Herding(), replay_batch=6)
     training = Training(epochs=2, lr=0.05, batch=8)
     state = RunState.fresh(scenario, model, method, policy, training, seed=3, device=torch.device("cpu"))
