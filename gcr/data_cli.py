@@ -110,16 +110,23 @@ def check(
         Path | None, typer.Option("--json", help="Write counts per class, channel means and hashes here.")
     ] = None,
 ) -> int:
-    """Read data sets whole and prove hashes, counts per class and channel means. Exit code 1 if one is damaged.
+    """Read data sets whole and prove hashes, counts per class and channel means.
+
+    Exit code 1 if one is damaged, 2 if one is not there.
 
     Example: `gcr data check cifar10`
     """
     from gcr.data import CATALOG, data_root, is_cached, own_names
+    from gcr.data.cache import absent, check_name
     from gcr.data.check import check_set
 
     here = [known.name for known in CATALOG if is_cached(known.name)] + own_names()
     if not names and not here:
         raise BadInput(f"there is no data set in {data_root()}; see: gcr data list")
+    for name in names or []:
+        check_name(name)
+        if not is_cached(name):
+            raise absent(name)
     found = []
     for name in names or here:
         with _bar() as progress:

@@ -3,7 +3,7 @@
 NumPy, not torch; Pillow and pyarrow are imported by the formats that need them. Scenarios make tasks of a cached set.
 """
 
-from gcr.data.cache import About, CachedSet, data_root, is_cached, open_cached, own_names
+from gcr.data.cache import About, CachedSet, data_root, described, is_cached, open_cached, own_names
 from gcr.data.catalog import CATALOG, DataSet, find
 from gcr.data.split import stratified
 
@@ -13,6 +13,7 @@ __all__ = [
     "CachedSet",
     "DataSet",
     "data_root",
+    "described",
     "find",
     "is_cached",
     "open_cached",

@@ -35,6 +35,7 @@ class Tree:
     names: tuple[str, ...]
     read: Callable[[str], bytes]
     on_disk: Callable[[str], Path | None] = lambda name: None  # the file itself, where there is one
+    folders: tuple[str, ...] = ()  # empty ones too, as far as an archive lists them
 
     def root_with(self, *wanted: str) -> str | None:
         """The shallowest folder (as "" or "a/b/") below which all ``wanted`` files are."""
@@ -94,6 +95,7 @@ def _single_files(paths: list[Path]) -> Tree:
 
 def _folder(path: Path) -> Tree:
     names: list[str] = []
+    inside: list[str] = []
     seen: set[tuple[int, int]] = set()
     for folder, folders, files in os.walk(path, followlinks=True):
         here = os.stat(folder)
@@ -104,7 +106,14 @@ def _folder(path: Path) -> Tree:
         relative = Path(folder).relative_to(path).as_posix()
         prefix = "" if relative == "." else relative + "/"
         names.extend(prefix + file for file in files)
-    return Tree(str(path), tuple(sorted(names)), lambda name: _read_file(path / name), lambda name: Path(path / name))
+        inside.extend(prefix + one for one in folders)
+    return Tree(
+        str(path),
+        tuple(sorted(names)),
+        lambda name: _read_file(path / name),
+        lambda name: Path(path / name),
+        tuple(sorted(inside)),
+    )
 
 
 def _zip(path: Path) -> Tree:
@@ -114,13 +123,16 @@ def _zip(path: Path) -> Tree:
         raise BadInput(f"{path} is no whole zip archive ({error}); get it again") from None
     gate = _Gate(path, MAX_ZIP_BYTES)
     members: dict[str, zipfile.ZipInfo] = {}
+    folders: list[str] = []
     for info in archive.infolist():
         if stat.S_ISLNK(info.external_attr >> 16):
             raise gate.refused(info.filename, "a link")
         if info.flag_bits & 1:
             raise gate.refused(info.filename, "encrypted")
         name = gate.admit(info.filename, info.file_size)
-        if not info.is_dir():
+        if info.is_dir():
+            folders.append(name)
+        else:
             members[gate.once(name)] = info
 
     def read(name: str) -> bytes:
@@ -129,13 +141,14 @@ def _zip(path: Path) -> Tree:
         except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
             raise BadInput(f"{name} in {path} cannot be unpacked ({error}); get the archive again") from None
 
-    return Tree(str(path), tuple(sorted(members)), read)
+    return Tree(str(path), tuple(sorted(members)), read, folders=tuple(folders))
 
 
 def _tar(path: Path) -> Tree:
     """A compressed tar has no index, so that its files are read in one pass and kept in memory."""
     gate = _Gate(path, MAX_TAR_BYTES)
     contents: dict[str, bytes] = {}
+    folders: list[str] = []
     try:
         with open(path, "rb") as file, gzip.open(file) if _is_gzip(file) else file as plain:
             stream = _Limited(plain, gate)
@@ -144,12 +157,14 @@ def _tar(path: Path) -> Tree:
                     if not (member.isfile() or member.isdir()):
                         raise gate.refused(member.name, "a link" if member.issym() or member.islnk() else "a device")
                     name = gate.admit(member.name, member.size)
-                    if member.isfile():
+                    if member.isdir():
+                        folders.append(name)
+                    else:
                         content = archive.extractfile(member)
                         contents[gate.once(name)] = content.read() if content else b""
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise BadInput(f"{path} is no whole tar archive ({error}); get it again") from None
-    return Tree(str(path), tuple(sorted(contents)), contents.__getitem__)
+    return Tree(str(path), tuple(sorted(contents)), contents.__getitem__, folders=tuple(folders))
 
 
 def _is_gzip(file: IO[bytes]) -> bool:

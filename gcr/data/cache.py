@@ -6,18 +6,21 @@
 
 from __future__ import annotations
 
+import difflib
+import hashlib
 import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gcr.data.catalog import commands, find
+from gcr.data.catalog import CATALOG, commands, find
 from gcr.data.source import Labels, Pixels
 from gcr.settings import BadInput
 
@@ -52,14 +55,56 @@ class About:
         return cls(**plain)
 
     @property
+    def is_sound(self) -> bool:
+        """Whether the values are of the right kinds and go together: the file may have been edited."""
+        n_classes, channels = len(self.class_names), self.shape[0]
+        return (
+            len(self.shape) == 3
+            and _all(self.shape, int)
+            and _all(self.class_names, str)
+            and all(len(part) == n_classes and _all(part, int) for part in (self.train, self.test))
+            and all(len(values) == channels and _all(values, int, float) for values in (self.mean, self.std))
+            and set(self.bytes) == set(self.sha256) == set(ARRAYS)
+            and _all(self.bytes.values(), int)
+            and _all(self.sha256.values(), str)
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the arrays: the beginning of a SHA-256 over theirs, in the order of file names."""
+        together = "".join(self.sha256[file] for file in sorted(self.sha256))
+        return hashlib.sha256(together.encode()).hexdigest()[:16]
+
+    @property
     def images_bytes(self) -> int:
         return self.bytes["train-images.npy"] + self.bytes["test-images.npy"]
+
+
+def _all(values: Iterable[object], *kinds: type) -> bool:
+    return all(type(value) in kinds for value in values)
 
 
 @dataclass(frozen=True)
 class CachedSet:
     folder: Path
     about: About
+
+    def check_files(self) -> None:
+        """An error for the first array's file that is missing or has a wrong size."""
+        for file in ARRAYS:
+            if problem := self.file_problem(file):
+                raise corrupt(self.about.name, self.folder / file, problem)
+
+    def file_problem(self, file: str) -> str:
+        """What can be seen without reading it; empty if nothing is wrong."""
+        try:
+            with open(self.folder / file, "rb") as opened:
+                size = os.fstat(opened.fileno()).st_size
+        except FileNotFoundError:
+            return "it is missing"
+        except OSError as error:
+            return error.strerror or str(error)
+        return "" if size == self.about.bytes[file] else f"{size} bytes instead of {self.about.bytes[file]}"
 
     def images(self, part: str) -> Pixels:
         """A map of the file, read page by page when used. Writing to it changes memory, never the file."""
@@ -74,8 +119,8 @@ class CachedSet:
     def _map(self, file: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         path = self.folder / file
         try:
-            if path.stat().st_size != self.about.bytes[file]:
-                raise ValueError(f"{path.stat().st_size} bytes instead of {self.about.bytes[file]}")
+            if problem := self.file_problem(file):
+                raise ValueError(problem)
             array = np.load(path, mmap_mode="c")
         except (OSError, ValueError, EOFError) as error:
             raise corrupt(self.about.name, path, str(error)) from None
@@ -107,25 +152,54 @@ def check_name(name: str) -> None:
 
 
 def is_cached(name: str) -> bool:
-    return (data_root() / name / "about.json").is_file()
+    file = data_root() / name / "about.json"
+    if not file.is_file():
+        put_back(name)
+    return file.is_file()
 
 
 def open_cached(name: str) -> CachedSet:
-    """The data set of that name; an error with the commands that get it if it is not there."""
+    """The data set of that name, all files there and of the right size.
+
+    An error with the commands that get it if it is not there, or make it anew if it is damaged.
+    """
+    cached = described(name)
+    cached.check_files()
+    return cached
+
+
+def described(name: str) -> CachedSet:
+    """The data set by its ``about.json`` alone; its arrays may be damaged or missing."""
     check_name(name)
-    folder = data_root() / name
+    if not is_cached(name):
+        raise absent(name)
+    return _described(name, data_root() / name)
+
+
+def absent(name: str) -> BadInput:
+    """The error for a data set that is not there: a mistyped name, one to get, or one that cannot be put back."""
+    if left := _left_aside(name):
+        return BadInput(
+            f"the data set {name} is in {left[0]}, where an import that was interrupted left it; "
+            f"rename that folder to {data_root() / name}"
+        )
+    near = difflib.get_close_matches(name, [*(known.name for known in CATALOG), *own_names()], n=1)
+    hint = f' (did you mean "{near[0]}"?)' if near and near[0] != name else ""
+    return BadInput(f"the data set {name}{hint} is not in {data_root()}; get it with: {commands(name)}")
+
+
+def _described(name: str, folder: Path) -> CachedSet:
     file = folder / "about.json"
-    if not file.is_file():
-        raise BadInput(f"the data set {name} is not in {data_root()}; get it with: {commands(name)}")
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         layout = values.get("layout")
         about = About.from_mapping(values) if layout == LAYOUT else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        sound = about is not None and about.is_sound
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise corrupt(name, file, str(error)) from None
     if about is None:
         raise corrupt(name, file, f"layout {layout}, this gcr reads {LAYOUT}")
-    if about.name != name or set(about.bytes) != set(ARRAYS) or set(about.sha256) != set(ARRAYS):
+    if about.name != name or not sound:
         raise corrupt(name, file, "it does not describe this data set")
     return CachedSet(folder, about)
 
@@ -135,11 +209,45 @@ def own_names() -> list[str]:
     root = data_root()
     if not root.is_dir():
         return []
+    put_back()
     return sorted(
         folder.name
         for folder in root.iterdir()
         if not folder.name.startswith(".") and (folder / "about.json").is_file() and find(folder.name) is None
     )
+
+
+def aside(place: Path) -> Path:
+    """Where an earlier data set lies while a new one takes its place: another name in the same folder."""
+    return place.with_name(f".{place.name}.{os.getpid()}.old.part")
+
+
+def put_back(name: str = "*") -> None:
+    """Data sets that are only aside, since an import was killed between two renames, return to their place."""
+    for folder in _left_aside(name):
+        with suppress(OSError):  # read-only, or another process did it: ``described`` says so if it is still missing
+            folder.rename(folder.with_name(_name_of(folder)))
+
+
+def _left_aside(name: str = "*") -> list[Path]:
+    """Whole data sets that are aside and not in their place."""
+    return [
+        folder
+        for folder in data_root().glob(f".{name}.*.old.part")
+        if not folder.with_name(_name_of(folder)).exists() and _is_whole(folder)
+    ]
+
+
+def _name_of(folder: Path) -> str:
+    return folder.name.split(".")[1]
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        _described(_name_of(folder), folder).check_files()
+    except BadInput:
+        return False
+    return True
 
 
 def corrupt(name: str, file: Path, what: str) -> BadInput:

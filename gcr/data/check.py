@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gcr.data.cache import ARRAYS, PARTS, CachedSet, corrupt, open_cached
+from gcr.data.cache import ARRAYS, PARTS, CachedSet, corrupt, described
 from gcr.data.catalog import find
 from gcr.data.source import block_rows, check_counts, counts
 from gcr.data.writing import Histogram, Progress, no_progress
@@ -28,7 +28,7 @@ class Finding:
 def check_set(name: str, progress: Progress = no_progress) -> Finding:
     found = Finding(name)
     try:
-        cached = open_cached(name)
+        cached = described(name)
         about = cached.about
         found.facts |= {"source": about.source, "shape": list(about.shape), "classes": len(about.class_names)}
         found.problems = [problem for file in ARRAYS if (problem := _hash_problem(cached, file, progress))]
@@ -43,8 +43,8 @@ def check_set(name: str, progress: Progress = no_progress) -> Finding:
 
 def _hash_problem(cached: CachedSet, file: str, progress: Progress) -> str:
     path, about = cached.folder / file, cached.about
-    if not path.is_file():
-        return str(corrupt(about.name, path, "it is missing"))
+    if problem := cached.file_problem(file):
+        return str(corrupt(about.name, path, problem))
     if file_sha256(path, f"{about.name}: reading {file}", progress) != about.sha256[file]:
         return str(corrupt(about.name, path, "its SHA-256 is not the one taken at import"))
     return ""

@@ -16,37 +16,53 @@ TIMEOUT_SECONDS = 60
 BLOCK = 2**18
 
 
-def fetch(url: str, md5: str, target: Path, progress: Progress = no_progress) -> None:
-    """Download ``url`` to ``target``. What an interrupted call left in ``<target>.part`` is not fetched again."""
+def fetch(
+    url: str,
+    md5: str,
+    target: Path,
+    progress: Progress = no_progress,
+    elsewhere: str = "gcr data import NAME PATH",
+) -> None:
+    """Download ``url`` to ``target``. What an interrupted call left in ``<target>.part`` is not fetched again.
+
+    ``elsewhere`` is the command that takes a copy from elsewhere, for messages.
+    """
     if not url.startswith(("http://", "https://")):
         raise BadInput(f'an address to download from must begin with http:// or https://, got "{url}"')
     if target.exists() and file_md5(target) == md5:
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     for attempt in range(ATTEMPTS):
         before = part.stat().st_size if part.exists() else 0
         try:
-            _transfer(url, part, progress)
+            _transfer(url, part, progress, elsewhere)
             break
         except _Broken as broken:
             moved = part.exists() and part.stat().st_size > before
             if attempt + 1 == ATTEMPTS or not moved:
-                raise BadInput(f"{url}: {broken}; the same command goes on where this one stopped") from None
+                raise BadInput(f"{url}: {broken}; {_remedy(part)}, or import a copy with: {elsewhere}") from None
     if (found := file_md5(part)) != md5:
         part.unlink()
         raise BadInput(
             f"{url}: the file's MD5 is {found}, but {md5} is published; it was removed. Run the command again, or "
-            "import a copy from elsewhere with gcr data import"
+            f"import a copy from elsewhere with: {elsewhere}"
         )
     part.replace(target)
+
+
+def _remedy(part: Path) -> str:
+    """After a transfer that stopped: it may not have begun, and then leaves nothing."""
+    if part.exists() and part.stat().st_size:
+        return "the same command goes on where this one stopped"
+    part.unlink(missing_ok=True)
+    return "run the command again later"
 
 
 class _Broken(Exception):
     """The transfer stopped on the way."""
 
 
-def _transfer(url: str, part: Path, progress: Progress) -> None:
+def _transfer(url: str, part: Path, progress: Progress, elsewhere: str) -> None:
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "gcr", "Accept-Encoding": "identity"})
     if have:
@@ -59,11 +75,11 @@ def _transfer(url: str, part: Path, progress: Progress) -> None:
         if error.code >= 500:
             raise _Broken(f"the server answers {error.code} {error.reason}") from None
         raise BadInput(
-            f"{url}: the server answers {error.code} {error.reason}; import a copy from elsewhere with gcr data import"
+            f"{url}: the server answers {error.code} {error.reason}; import a copy from elsewhere with: {elsewhere}"
         ) from None
     except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise _Broken(f"cannot be reached ({reason}); is there a network?") from None
+        raise _Broken(f"cannot be reached ({getattr(reason, 'strerror', None) or reason})") from None
     with answer:
         resumed = answer.status == 206 and _range_start(answer.headers.get("Content-Range", "")) == have
         if not resumed:  # a server that knows no ranges sends all of it
@@ -75,6 +91,7 @@ def _transfer(url: str, part: Path, progress: Progress) -> None:
 
 def _save(answer: http.client.HTTPResponse, part: Path, have: int, total: int, progress: Progress) -> None:
     try:
+        part.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "ab" if have else "wb") as file:
             while block := _next_block(answer, have):
                 file.write(block)

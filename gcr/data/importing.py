@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from gcr.data.archive import Tree, open_tree
@@ -33,7 +34,8 @@ def import_set(
         raise BadInput(f"{name} is of {wanted.known.shape[1]} pixels, got --size {size}; leave it out")
     tree = open_tree(paths)
     chosen = _pick(format_name, tree, wanted)
-    say(f"{name}: reading {tree.where} as {chosen.name}")
+    inside = (chosen.finds(tree, wanted) or "").rstrip("/")
+    say(f"{name}: reading {tree.where} as {chosen.name}" + (f", from its folder {inside}" if inside else ""))
     source = chosen.read(tree, wanted)
     check_source(source, wanted)
     for note in source.notes:
@@ -56,13 +58,19 @@ def get_set(
         )
     folder = data_root() / ".downloads" / name
     files: list[Path] = []
-    for archive in known.archives:
-        url = f"{mirror.rstrip('/')}/{archive.file_name}" if mirror else archive.url
-        say(f"{name}: downloading {url} ({archive.megabytes} MB)")
-        files.append(folder / archive.file_name)
-        fetch(url, archive.md5, files[-1], progress)
-    about = import_set(name, files, progress=progress, say=say)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        for archive in known.archives:
+            url = f"{mirror.rstrip('/')}/{archive.file_name}" if mirror else archive.url
+            say(f"{name}: downloading {url} ({archive.megabytes} MB)")
+            files.append(folder / archive.file_name)
+            fetch(url, archive.md5, files[-1], progress, elsewhere=f"gcr data import {name} PATH")
+        about = import_set(name, files, progress=progress, say=say)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        with suppress(OSError):  # folders that hold something stay
+            folder.rmdir()
+        with suppress(OSError):
+            folder.parent.rmdir()
     return about
 
 
@@ -79,7 +87,7 @@ def _pick(format_name: str, tree: Tree, wanted: Wanted) -> Format:
                 return known
         raise unknown("format", format_name, ["auto", *(known.name for known in FORMATS)])
     for known in possible:
-        if known.finds(tree, wanted):
+        if known.finds(tree, wanted) is not None:
             return known
     raise BadInput(
         f"{tree.where} holds nothing that can be read as {wanted.name}; known formats: "

@@ -1,10 +1,13 @@
-"""Encoded pictures (JPEG, PNG, …) to uint8 arrays with Pillow, by threads: decoding leaves Python's lock alone."""
+"""Encoded pictures (JPEG, PNG, …) to uint8 arrays with Pillow, by threads: decoding leaves Python's lock alone.
+
+16 bits are scaled to 8, what is transparent lies on white, and a camera's note of how it was held (EXIF) is obeyed.
+"""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,37 +18,114 @@ from gcr.settings import BadInput
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".gif", ".tif", ".tiff")
 MAX_PIXELS = 80_000_000  # of one picture: larger ones are taken for bombs
+TOLD = 5  # bad pictures that are named; the others are counted
 
 
-def decode(data: bytes, name: str, channels: int = 3, size: int = 0) -> Pixels:
-    """One picture as [c, h, w]; with ``size``, the short side is resized to it and the middle square kept."""
-    from PIL import Image
+class BadPicture(BadInput):
+    """One picture that cannot be read, and why."""
 
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name} cannot be read as a picture ({why}); replace or remove it")
+        self.short = f"{name} ({why})"
+
+
+class BadPictures(BadInput):
+    """Several of them: the first few by name, and how many there are."""
+
+    def __init__(self, tally: Tally) -> None:
+        more = f" and {tally.n - len(tally.first)} more" if tally.n > len(tally.first) else ""
+        named = ", ".join(bad.short for bad in tally.first)
+        super().__init__(
+            str(tally.first[0])
+            if tally.n == 1
+            else f"{tally.n} pictures cannot be read: {named}{more}; replace or remove them"
+        )
+        self.tally = tally
+
+
+class Tally:
+    """Pictures that cannot be read: all are counted before any is told, so that they can be mended at one go."""
+
+    def __init__(self) -> None:
+        self.first: list[BadPicture] = []
+        self.n = 0
+
+    def add(self, found: Iterable[BadPicture], n: int = 1) -> None:
+        """Some of the ``n`` pictures that were found."""
+        self.first = [*self.first, *found][:TOLD]
+        self.n += n
+
+    def check(self) -> None:
+        if self.n:
+            raise BadPictures(self)
+
+
+def decode(data: bytes, name: str, channels: int = 3, size: int = 0, upright: bool = True) -> Pixels:
+    """One picture as [c, h, w]; with ``size``, the short side is resized to it and the middle square kept.
+
+    ``upright`` turns it as its EXIF data say. Official sets are read without, as everywhere, so that figures compare.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    if not data:
+        raise BadPicture(name, "empty file")
     try:
         with Image.open(io.BytesIO(data)) as picture:
             if picture.width * picture.height > MAX_PIXELS:
-                raise BadInput(f"{name} has {picture.width} x {picture.height} pixels; at most {MAX_PIXELS} are read")
+                raise BadPicture(name, f"{picture.width} x {picture.height} pixels; at most {MAX_PIXELS} are read")
             if size:
                 picture.draft(None, (2 * size, 2 * size))  # a JPEG many times too large is decoded at a lower scale
-            plain: Any = picture.convert("RGB" if channels == 3 else "L")
+            if upright:
+                _turn(picture)
+            plain: Any = _opaque(_eight_bits(picture, name)).convert("RGB" if channels == 3 else "L")
             if size:
                 plain = _square(plain, size)
             pixels = np.asarray(plain, dtype=np.uint8)
     except BadInput:
         raise
+    except UnidentifiedImageError:
+        raise BadPicture(name, "not in a format that Pillow reads, or damaged at its beginning") from None
     except Exception as error:  # Pillow raises many kinds for damaged pictures
-        raise BadInput(f"{name} is no whole picture ({error}); replace or remove it") from None
+        raise BadPicture(name, str(error) or type(error).__name__) from None
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 
-def decode_all(
-    n: int, read: Callable[[int], tuple[bytes, str]], shape: tuple[int, int, int], size: int
-) -> Iterator[Pixels]:
-    """Blocks of the pictures 0 to n - 1; ``read`` gives the bytes and the name of one."""
+def first_shape(
+    pictures: Iterable[tuple[bytes, str]], channels: int, size: int, upright: bool = True
+) -> tuple[int, int, int]:
+    """[c, h, w] of the first picture that can be read; those before it are told when all are decoded."""
+    bad = Tally()
+    for data, name in pictures:
+        try:
+            c, h, w = decode(data, name, channels, size, upright).shape
+            return c, h, w
+        except BadPicture as error:
+            bad.add([error])
+    bad.check()
+    raise BadInput("there are no pictures")
 
-    def one(row: int) -> Pixels:
+
+def decode_all(
+    n: int,
+    read: Callable[[int], tuple[bytes, str]],
+    shape: tuple[int, int, int],
+    size: int,
+    upright: bool = True,
+    bad: Tally | None = None,
+) -> Iterator[Pixels]:
+    """Blocks of the pictures 0 to n - 1; ``read`` gives the bytes and the name of one.
+
+    After a picture that cannot be read there are no more blocks, but the others are tried. The error comes last, or,
+    with a tally ``bad``, is the caller's to raise.
+    """
+    tally = Tally() if bad is None else bad
+
+    def one(row: int) -> Pixels | BadPicture:
         data, name = read(row)
-        pixels = decode(data, name, shape[0], size)
+        try:
+            pixels = decode(data, name, shape[0], size, upright)
+        except BadPicture as error:
+            return error
         if pixels.shape != shape:
             raise BadInput(
                 f"{name} has {pixels.shape[2]} x {pixels.shape[1]} pixels, the first picture {shape[2]} x {shape[1]}; "
@@ -56,7 +136,52 @@ def decode_all(
     rows = block_rows(shape)
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         for start in range(0, n, rows):
-            yield np.stack(list(pool.map(one, range(start, min(start + rows, n)))))
+            good: list[Pixels] = []
+            for found in pool.map(one, range(start, min(start + rows, n))):
+                if isinstance(found, BadPicture):
+                    tally.add([found])
+                else:
+                    good.append(found)
+            if not tally.n:
+                yield np.stack(good)
+    if bad is None:
+        tally.check()
+
+
+def _turn(picture: Any) -> None:
+    from PIL import ImageOps
+
+    try:
+        ImageOps.exif_transpose(picture, in_place=True)
+    except Exception:  # damaged EXIF data say nothing of the picture, which may be whole
+        return
+
+
+def _eight_bits(picture: Any, name: str) -> Any:
+    """Pillow's own conversion from more than 8 bits a channel clips: nearly all becomes white."""
+    from PIL import Image
+
+    if picture.mode == "F" or (picture.mode == "I" and picture.format not in ("PNG", "PPM")):
+        raise BadPicture(name, "its values have 32 bits, of unknown range; save it with 8 or 16")
+    if not picture.mode.startswith("I"):
+        return picture
+    values = np.asarray(picture).astype(np.uint32)  # 0 to 65535
+    grey = ((values + 128) // 257).astype(np.uint8)
+    if isinstance(hidden := picture.info.get("transparency"), int):
+        grey[values == hidden] = 255
+    return Image.fromarray(grey)
+
+
+def _opaque(picture: Any) -> Any:
+    """Over white: what lies under transparent pixels is not meant to be seen."""
+    from PIL import Image
+
+    if picture.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in picture.info:
+        return picture
+    layered = picture.convert("RGBA")
+    if layered.getchannel("A").getextrema()[0] == 255:
+        return picture
+    return Image.alpha_composite(Image.new("RGBA", layered.size, (255, 255, 255, 255)), layered)
 
 
 def _square(picture: Any, size: int) -> Any:

@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gcr
-from gcr.data.cache import LAYOUT, About, data_root
+from gcr.data.cache import LAYOUT, About, aside, data_root, put_back
+from gcr.data.pictures import BadPictures, Tally
 from gcr.data.source import Part, Pixels, Source, counts, times
 from gcr.settings import BadInput
 
 Progress = Callable[[str, int, int], None]  # what, how much is done, of how much
 LEFTOVER_SECONDS = 7 * 24 * 3600
+REPLACE_ATTEMPTS = 3
 
 
 def no_progress(what: str, done: int, total: int) -> None:
@@ -36,6 +38,7 @@ def write_set(name: str, format_name: str, source: Source, progress: Progress = 
     folder = root / f".{name}.{os.getpid()}.part"
     try:
         root.mkdir(parents=True, exist_ok=True)
+        put_back()  # before what is left over is dropped
         _drop_leftovers(root)
         shutil.rmtree(folder, ignore_errors=True)  # a process of the same number that was killed
         folder.mkdir()
@@ -52,6 +55,7 @@ def write_set(name: str, format_name: str, source: Source, progress: Progress = 
 
 def _write_arrays(folder: Path, name: str, format_name: str, source: Source, progress: Progress) -> About:
     sha256: dict[str, str] = {}
+    bad = Tally()
     histogram = Histogram(source.shape[0])
     total = len(source.train.labels) + len(source.test.labels)
     done = 0
@@ -67,9 +71,13 @@ def _write_arrays(folder: Path, name: str, format_name: str, source: Source, pro
 
     for part_name, part in (("train", source.train), ("test", source.test)):
         n, file = len(part.labels), f"{part_name}-images.npy"
-        sha256[file] = write_array(folder / file, (n, *source.shape), "|u1", passing(part, part_name == "train"))
+        try:
+            sha256[file] = write_array(folder / file, (n, *source.shape), "|u1", passing(part, part_name == "train"))
+        except BadPictures as error:  # those of the other part are told with them
+            bad.add(error.tally.first, error.tally.n)
         file = f"{part_name}-labels.npy"
         sha256[file] = write_array(folder / file, (n,), "<i8", iter([part.labels.astype("<i8")]))
+    bad.check()
     n_classes = len(source.class_names)
     return About(
         layout=LAYOUT,
@@ -145,11 +153,21 @@ def _check_space(folder: Path, source: Source) -> None:
 
 
 def _replace(new: Path, place: Path) -> None:
-    old = new.with_name(f".{place.name}.{os.getpid()}.old.part")
-    if place.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        place.rename(old)
-    new.rename(place)
+    """Put ``new`` in its place. An earlier one is out of place only between two renames, and comes back on failure."""
+    old = aside(place)
+    for attempt in range(REPLACE_ATTEMPTS):
+        if place.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            place.rename(old)
+        try:
+            new.rename(place)
+            break
+        except BaseException as error:
+            if place.exists() and isinstance(error, OSError) and attempt + 1 < REPLACE_ATTEMPTS:
+                continue  # a reader missed the earlier one just now and put it back
+            if old.exists() and not place.exists():
+                old.rename(place)
+            raise
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -42,7 +42,9 @@ class Gdumb(Method):
     min_lr: float = setting(0.0005, "learning rate where a cosine ends", low=0.0)
     fitting_batch: int = setting(16, "examples of memory per step", low=2)
     fitting_momentum: float = setting(0.9, "momentum of SGD on memory", low=0.0, high=1.0)
-    fitting_decay: float = setting(1e-6, "weight decay of the fit: adds fitting_decay/2 * |weights|^2 to the loss", low=0.0)
+    fitting_decay: float = setting(
+        1e-6, "weight decay of the fit: adds fitting_decay/2 * |weights|^2 to the loss", low=0.0
+    )
     clip: float = setting(10.0, "longest gradient; a longer one is cut to this", low=1e-6)
     cutmix: float = setting(0.5, "probability that a minibatch is mixed; 0 leaves CutMix out", low=0.0, high=1.0)
 

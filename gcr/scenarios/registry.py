@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,7 @@ from functools import partial
 import torch
 
 from gcr.augment import Views
-from gcr.data import find, is_cached, open_cached, own_names, stratified
+from gcr.data import described, find, is_cached, open_cached, own_names, stratified
 from gcr.scenarios.damage import cut_short, mislabelled, unbalanced
 from gcr.scenarios.datasets.cached import load_cached
 from gcr.scenarios.datasets.digits import load_digits
@@ -19,6 +18,8 @@ from gcr.scenarios.scenario import Images, Scenario
 from gcr.scenarios.stream import Stream
 from gcr.scenarios.tasks import equal_tasks
 from gcr.settings import BadInput, unknown
+
+log = logging.getLogger(__name__)
 
 OWN_TASKS = 5
 VALIDATION_SEED = 0  # one split for all runs, so that what is tuned on it is comparable
@@ -42,22 +43,19 @@ class Entry:
     needs: tuple[str, ...] = ()  # libraries beyond torch and NumPy
 
     def check_present(self) -> None:
-        """An error with the commands that get the data, if it is not here."""
+        """An error with the commands that get the data, if it is not here or files of it are damaged."""
         if self.data:
             open_cached(self.data)
 
     @property
     def fingerprint(self) -> str:
-        """Of the images, so that what was trained on others is not mistaken; empty for embedded ones."""
-        if not self.data:
-            return ""
-        hashes = open_cached(self.data).about.sha256
-        return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
+        """Which data these are: 16 hexadecimal digits of a hash of the cached set's files; empty: embedded."""
+        return described(self.data).about.fingerprint if self.data else ""
 
     @property
     def class_names(self) -> tuple[str, ...]:
         if self.data and is_cached(self.data):
-            return open_cached(self.data).about.class_names
+            return described(self.data).about.class_names
         known = find(self.data)
         return (known.folder_names if known else ()) or tuple(str(label) for label in range(self.n_classes))
 
@@ -119,8 +117,14 @@ def entry(name: str) -> Entry:
 
 
 def entries() -> list[Entry]:
-    """All scenarios, data sets of one's own last."""
-    return [*SCENARIOS, *(_own_entry(name) for name in own_names())]
+    """All scenarios, data sets of one's own last. A damaged one is left out with a remark in the log (on stderr)."""
+    own: list[Entry] = []
+    for name in own_names():
+        try:
+            own.append(_own_entry(name))
+        except BadInput as error:
+            log.warning("%s is left out: %s", name, error)
+    return [*SCENARIOS, *own]
 
 
 def load(name: str, stream: Stream | None = None) -> Scenario:

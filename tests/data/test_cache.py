@@ -1,8 +1,12 @@
 """The cache: what is written is read back, replaced as a whole, and damage is found and named."""
 
 import json
+import os
+import re
 import sys
+import time
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import made
@@ -124,11 +128,135 @@ def test_truncated_and_missing_files_are_named_when_opened(cache):
     file = cache / "letters/train-images.npy"
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(BadInput, match=r"train-images\.npy is damaged \(\d+ bytes instead of \d+\); make it anew"):
-        open_cached("letters").images("train")
+        open_cached("letters")
     file.unlink()
-    with pytest.raises(BadInput, match=r"train-images\.npy is damaged"):
-        open_cached("letters").images("train")
-    assert any("it is missing" in problem for problem in check_set("letters").problems)
+    with pytest.raises(BadInput, match=r"train-images\.npy is damaged \(it is missing\)"):
+        open_cached("letters")
+    (cache / "letters/test-labels.npy").unlink()
+    assert ["it is missing" in problem for problem in check_set("letters").problems] == [True, True]
+
+
+@pytest.mark.parametrize("file", cache_room.ARRAYS)
+def test_every_file_is_looked_at_when_opened(cache, file):
+    write_set("letters", "made", source()[0])
+    cached = open_cached("letters")
+    os.truncate(cache / "letters" / file, 130)
+    with pytest.raises(BadInput, match=f"{file} is damaged"):
+        open_cached("letters")
+    part, what = file.removesuffix(".npy").split("-")
+    with pytest.raises(BadInput, match=f"{file} is damaged"):
+        getattr(cached, what)(part)  # opened before the damage
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("shape", 3),
+        ("shape", []),
+        ("shape", [2, 5]),
+        ("mean", ["a", "b"]),
+        ("std", [0.5]),
+        ("train", [1, 2]),
+        ("test", None),
+        ("class_names", [1, 2, 3]),
+        ("bytes", {}),
+        ("sha256", ["x"]),
+        ("name", "others"),
+    ],
+)
+def test_an_about_with_wrong_values_is_named(cache, key, value):
+    about = asdict(write_set("letters", "made", source()[0]))
+    (cache / "letters/about.json").write_text(json.dumps(about | {key: value}))
+    with pytest.raises(BadInput, match=r"about\.json is damaged"):
+        open_cached("letters")
+
+
+def killed_between_renames(cache, name="letters"):
+    (cache / name).rename(cache / f".{name}.4711.old.part")
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda: open_cached("letters"),
+        lambda: is_cached("letters"),
+        lambda: own_names() == ["letters"],
+        lambda: write_set("others", "made", source()[0]),
+    ],
+)
+def test_a_set_that_is_only_aside_returns(cache, look):
+    """An import was killed when the earlier set was out of its place and the new one not yet in it."""
+    write_set("letters", "made", source()[0])
+    killed_between_renames(cache)
+    longago = time.time() - 2 * writing.LEFTOVER_SECONDS
+    os.utime(cache / ".letters.4711.old.part", (longago, longago))
+    assert look()
+    assert check_set("letters").problems == []
+    assert not list(cache.glob(".*"))
+
+
+def test_a_half_set_aside_does_not_return(cache):
+    write_set("letters", "made", source()[0])
+    (cache / "letters/test-images.npy").unlink()
+    killed_between_renames(cache)
+    assert not is_cached("letters")
+    with pytest.raises(BadInput, match="the data set letters is not in"):
+        open_cached("letters")
+
+
+def test_a_set_aside_that_cannot_be_put_back_is_told(cache, monkeypatch):
+    write_set("letters", "made", source()[0])
+    killed_between_renames(cache)
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(
+        BadInput, match=r"letters is in .*\.letters\.4711\.old\.part, .* rename that folder to .*letters"
+    ):
+        open_cached("letters")
+
+
+def refused(*_):
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_rename_that_fails_brings_the_earlier_set_back(cache, monkeypatch, error):
+    write_set("letters", "made", source()[0])
+    rename = Path.rename
+
+    def failing(path, target):
+        if path.name.endswith(".part") and not path.name.endswith(".old.part"):
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(BadInput if isinstance(error, OSError) else KeyboardInterrupt):
+        write_set("letters", "made", source(n_train=4, seed=1)[0])
+    assert open_cached("letters").about.train == (6, 6, 6)
+    assert [path.name for path in cache.iterdir()] == ["letters"]
+
+
+def test_a_reader_between_the_renames_does_not_stop_the_writer(cache, monkeypatch):
+    write_set("letters", "made", source()[0])
+    rename, looked = Path.rename, []
+
+    def watched(path, target):
+        if path.name.endswith(".part") and not path.name.endswith(".old.part") and not looked:
+            looked.append(True)
+            assert open_cached("letters").about.train == (6, 6, 6)  # puts it back
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", watched)
+    write_set("letters", "made", source(n_train=4, seed=1)[0])
+    assert looked
+    assert open_cached("letters").about.train == (4, 4, 4)
+    assert [path.name for path in cache.iterdir()] == ["letters"]
+
+
+def test_fingerprints_are_those_of_the_arrays(cache):
+    about = write_set("letters", "made", source()[0])
+    assert re.fullmatch("[0-9a-f]{16}", about.fingerprint)
+    assert write_set("others", "otherwise", source()[0]).fingerprint == about.fingerprint
+    assert write_set("letters", "made", source(seed=1)[0]).fingerprint != about.fingerprint
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"layout": 99}', '{"layout": 1, "nam": 3}'])

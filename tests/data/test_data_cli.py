@@ -9,6 +9,10 @@ from pathlib import Path
 import made
 import pytest
 
+from gcr.data import find
+from gcr.data.source import Part, Source
+from gcr.data.writing import write_set
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -45,11 +49,8 @@ def test_own_pictures_from_import_to_a_run(gcr, cache, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs/birds-gcr-k12/seed-0"
-    assert json.loads((folder / "experiment.json").read_text())["stream"] == {
-        "tasks": 3,
-        "class_order": 1,
-        "validation": 0.0,
-    }
+    stream = json.loads((folder / "experiment.json").read_text())["stream"]
+    assert (stream["tasks"], stream["class_order"], stream["validation"]) == (3, 1, 0.0)
     assert len(json.loads((folder / "result.json").read_text())["class_il"]["matrix"]) == 3
 
     done = gcr("data", "check", "--json", "facts.json")
@@ -64,6 +65,36 @@ def test_own_pictures_from_import_to_a_run(gcr, cache, tmp_path):
     assert f"{cache / 'birds/test-labels.npy'} is damaged" in done.stderr
     assert "gcr data import birds PATH" in done.stderr
     assert done.stdout == ""
+    done = gcr("run", "birds", "--seeds", "0-2", "--out", "more")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith(f"error: {cache / 'birds/test-labels.npy'} is damaged (0 bytes instead of ")
+    assert not (tmp_path / "more").exists()
+
+    (cache / "birds/about.json").write_text("{")
+    done = gcr("scenarios")
+    assert done.returncode == 0
+    assert "seq-digits" in done.stdout
+    assert "birds" not in done.stdout
+    assert done.stderr.startswith(f"birds is left out: {cache / 'birds/about.json'} is damaged (")
+    assert done.stderr.endswith("make it anew with: gcr data import birds PATH\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_damaged_official_set_is_told_once_before_anything_is_made(gcr, cache, tmp_path):
+    shape = (3, 32, 32)
+    train, test = made.examples(5, 10, shape), made.examples(2, 10, shape)
+    names = find("cifar10").class_names
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GCR_DATA", str(cache))
+        write_set("cifar10", "made", Source(Part.of(*train), Part.of(*test), shape, names))
+    os.truncate(cache / "cifar10/test-labels.npy", 100)
+    done = gcr("run", "seq-cifar10", "--seeds", "0-2", "--out", "runs")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {cache / 'cifar10/test-labels.npy'} is damaged (100 bytes instead of 288); "
+        "make it anew with: gcr data get cifar10, or gcr data import cifar10 PATH\n"
+    )
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_run_without_its_data_says_how_to_get_it(gcr, cache, tmp_path):
@@ -80,6 +111,10 @@ def test_a_run_without_its_data_says_how_to_get_it(gcr, cache, tmp_path):
     ("arguments", "message"),
     [
         (("check",), "there is no data set in"),
+        (("check", "birds"), "the data set birds is not in"),
+        (("check", "cifr10"), 'the data set cifr10 (did you mean "cifar10"?) is not in'),
+        (("check", "cifar10"), "get it with: gcr data get cifar10, or gcr data import cifar10 PATH"),
+        (("check", "../birds"), "a data set's name must be"),
         (("import", "birds", "nowhere"), "nowhere does not exist"),
         (("get", "imagenet1k"), "cannot be downloaded without an account"),
         (

@@ -118,8 +118,28 @@ def test_what_the_server_does_not_have(server, tmp_path):
 
 
 def test_no_network(tmp_path):
-    with pytest.raises(BadInput, match=r"cannot be reached \(.*\); is there a network"):
+    with pytest.raises(BadInput) as caught:
+        fetch("http://127.0.0.1:9/made.bin", MD5, tmp_path / "folder/made.bin", elsewhere="gcr data import made PATH")
+    assert str(caught.value) == (
+        "http://127.0.0.1:9/made.bin: cannot be reached (Connection refused); run the command again later, "
+        "or import a copy with: gcr data import made PATH"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_network_after_a_beginning(tmp_path):
+    (tmp_path / "made.bin.part").write_bytes(CONTENT[:1000])
+    with pytest.raises(
+        BadInput, match=r"Connection refused\); the same command goes on where this one stopped, or imp"
+    ):
         fetch("http://127.0.0.1:9/made.bin", MD5, tmp_path / "made.bin")
+    assert (tmp_path / "made.bin.part").read_bytes() == CONTENT[:1000]
+
+
+def test_a_folder_that_cannot_be_made_is_told(server, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match=r"cannot write .*set GCR_DATA to another folder"):
+        fetch(server.url, MD5, tmp_path / "file/made.bin")
 
 
 def test_other_addresses_are_refused(tmp_path):

@@ -4,6 +4,8 @@ import io
 import json
 import os
 import pickle
+import tarfile
+import zipfile
 
 import made
 import numpy as np
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
+from gcr.data import catalog
 from gcr.data.archive import open_tree
 from gcr.data.importers import FORMATS, cifar_python, idx, image_folder, parquet, tiny_imagenet
 from gcr.data.source import Wanted, check_source
@@ -20,7 +23,7 @@ from gcr.settings import BadInput
 def read(paths, wanted):
     """As import does: the format that finds its files, and its checked source."""
     tree = open_tree(paths if isinstance(paths, list) else [paths])
-    chosen = next(known for known in FORMATS if known.finds(tree, wanted))
+    chosen = next(known for known in FORMATS if known.finds(tree, wanted) is not None)
     source = chosen.read(tree, wanted)
     check_source(source, wanted)
     return chosen.name, source
@@ -250,7 +253,7 @@ def test_image_folder_of_an_official_set_is_in_official_order(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train/wren/0.png": b"\x89PNG no more"}, "train/wren/0.png is no whole picture"),
+        ({"train/wren/0.png": b"\x89PNG no more"}, "train/wren/0.png cannot be read as a picture"),
         ({"train/wren/0.png": made.png(np.zeros((3, 9, 9), np.uint8))}, "has 9 x 9 pixels, the first picture 14 x 10"),
         ({"test/crow/0.png": made.png(np.zeros((3, 10, 14), np.uint8))}, 'test class "crow"'),
         ({"train/crow/0.png": made.png(np.zeros((3, 10, 14), np.uint8))}, 'every class needs test images, but "crow"'),
@@ -264,7 +267,7 @@ def test_image_folders_that_cannot_be_used_are_named(tmp_path, change, message):
 
 def test_a_picture_of_too_many_pixels_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("gcr.data.pictures.MAX_PIXELS", 100)
-    with pytest.raises(BadInput, match="has 14 x 10 pixels; at most 100 are read"):
+    with pytest.raises(BadInput, match="14 x 10 pixels; at most 100 are read"):
         read(made.write_folder(tmp_path, made.pictures()), Wanted("birds", None))
 
 
@@ -358,3 +361,70 @@ def test_sheets_whose_labels_do_not_match_are_refused(tmp_path):
     files = made.sheets(*CIFAR10) | {"package/train_lables.json": b"[1, 2, 3]"}
     with pytest.raises(BadInput, match=r"train_lables\.json in .* has 3 labels, the sheets have 100 images"):
         read(made.write_folder(tmp_path, files), LIKE_CIFAR10)
+
+
+def test_class_folders_without_pictures_are_told(tmp_path):
+    files = made.pictures() | {"train/crow/notes.txt": b"", "train/.hidden/x.txt": b""}
+    made.write_folder(tmp_path / "birds", files)
+    (tmp_path / "birds/train/finch/more").mkdir(parents=True)
+    _, source = read(tmp_path / "birds", Wanted("birds", None))
+    assert source.class_names == ("robin", "tit", "wren")
+    assert source.notes == ("left out 2 folders without pictures: crow, finch",)
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_empty_class_folders_of_archives_are_told(tmp_path, kind):
+    path = tmp_path / f"birds.{kind}"
+    if kind == "zip":
+        made.write_zip(path, made.pictures(n=2))
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.mkdir("train/crow")
+    else:
+        made.write_tar(path, made.pictures(n=2), "w:")
+        with tarfile.open(path, "a:") as archive:
+            folder = tarfile.TarInfo("train/crow")
+            folder.type = tarfile.DIRTYPE
+            archive.addfile(folder)
+    assert read(path, Wanted("birds", None))[1].notes == ("left out 1 folders without pictures: crow",)
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "root"),
+    [
+        ("cifar10", made.cifar10_binary(*CIFAR10), "cifar-10-batches-bin/"),
+        ("cifar10", made.cifar10_python(*CIFAR10), "cifar-10-batches-py/"),
+        ("cifar10", made.sheets(*CIFAR10), "package/"),
+        ("mnist", {f"raw/{name}": b"" for name in made.mnist(*CIFAR10)}, "raw/"),
+        ("tinyimagenet", made.tiny_imagenet(), "tiny-imagenet-200/"),
+        ("birds", {"data/train-0.parquet": b"", "data/test-0.parquet": b""}, "data/"),
+        ("birds", {"train/0.parquet": b"", "test/0.parquet": b""}, ""),
+        ("birds", {f"a/b/{name}": content for name, content in made.pictures().items()}, "a/b/"),
+        ("birds", made.pictures(parts=("xtrain",)), "xtrain/"),
+        ("birds", {"robin/1.png": b""}, None),
+    ],
+)
+def test_formats_say_in_which_folder_they_are(tmp_path, name, files, root):
+    tree = open_tree([made.write_folder(tmp_path, files)])
+    wanted = Wanted(name, catalog.find(name))
+    found = [at for known in FORMATS if (at := known.finds(tree, wanted)) is not None]
+    assert found[:1] == ([] if root is None else [root])
+
+
+def test_the_whole_copy_is_named_not_a_shallower_one_that_lacks_files(tmp_path):
+    files = made.cifar10_binary(*CIFAR10)
+    some = {f"x/{name}": files[f"cifar-10-batches-bin/{name}"] for name in ("data_batch_1.bin", "test_batch.bin")}
+    whole = {f"y/{name}": content for name, content in files.items()}
+    tree = open_tree([made.write_folder(tmp_path, some | whole)])
+    assert FORMATS[0].finds(tree, LIKE_CIFAR10) == "y/cifar-10-batches-bin/"
+
+
+def test_bad_pictures_in_parquet_are_counted_over_all_shards(tmp_path, monkeypatch):
+    monkeypatch.setattr("gcr.data.source.BLOCK_BYTES", 3 * 8 * 8 * 4)  # several blocks a shard
+    good = made.png(np.zeros((3, 8, 8), np.uint8))
+    for name, bad in (("train-0", (0, 7)), ("train-1", (9,)), ("test", ())):
+        rows = [{"bytes": b"" if row in bad else good} for row in range(10)]
+        pq.write_table(pa.table({"image": rows, "label": [0, 1] * 5}), tmp_path / f"{name}.parquet")
+    _, source = read(tmp_path, Wanted("letters", None))
+    with pytest.raises(BadInput, match=r"^3 pictures cannot be read: row 0 of train-0.*, row 7 .*, row 9 of train-1"):
+        list(source.train.blocks())
+    assert sum(map(len, source.test.blocks())) == 10

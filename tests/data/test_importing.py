@@ -46,7 +46,8 @@ def test_get_cifar10(cache, served, monkeypatch):
     assert about.source == "cifar-binary"
     assert np.array_equal(open_cached("cifar10").images("train"), train[0])
     assert said[0] == f"cifar10: downloading {url}/cifar.tar.gz (1 MB)"
-    assert sorted(path.name for path in (cache / ".downloads").iterdir()) == []  # the archive is not kept
+    assert [path.name for path in cache.iterdir()] == ["cifar10"]  # the archive is not kept
+    assert said[1].endswith("cifar.tar.gz as cifar-binary, from its folder cifar-10-batches-bin")
 
 
 def test_get_mnist_is_four_files_and_takes_a_mirror(cache, served, monkeypatch):
@@ -56,8 +57,9 @@ def test_get_mnist_is_four_files_and_takes_a_mirror(cache, served, monkeypatch):
     made.write_folder(folder, files)
     elsewhere = archives(folder, "http://127.0.0.1:9/gone", files)
     made.put_in_catalog(monkeypatch, made.small("mnist", 3, 1, archives=elsewhere))
-    with pytest.raises(BadInput, match="cannot be reached"):
+    with pytest.raises(BadInput, match=r"cannot be reached .* or import a copy with: gcr data import mnist PATH"):
         get_set("mnist")
+    assert list(cache.iterdir() if cache.exists() else []) == []
     about = get_set("mnist", mirror=url + "/")
     assert about.source == "idx"
     assert np.array_equal(open_cached("mnist").labels("test"), test[1])
@@ -87,6 +89,43 @@ def test_import_says_what_it_took(cache, tmp_path):
     assert about.source == "image-folder"
     assert said[0] == f"birds: reading {tmp_path / 'photos'} as image-folder"
     assert "3 of 15 pictures are held out" in said[1]
+
+
+def test_import_names_the_folder_it_found(cache, tmp_path, monkeypatch):
+    train, test = made.cifar10_parts()
+    made.put_in_catalog(monkeypatch, made.small("cifar10", 10, 2))
+    made.write_folder(tmp_path / "given/old/stuff", made.cifar10_binary(train, test))
+    for chosen in ("auto", "cifar-binary"):
+        said = []
+        import_set("cifar10", [tmp_path / "given"], chosen, say=said.append)
+        assert said == [
+            f"cifar10: reading {tmp_path / 'given'} as cifar-binary, from its folder old/stuff/cifar-10-batches-bin"
+        ]
+
+
+def test_bad_pictures_of_both_parts_are_told_together(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr("gcr.data.source.BLOCK_BYTES", 3 * 10 * 14 * 5)  # several blocks
+    files = made.pictures()
+    bad = ["train/robin/0.png", "train/robin/3.png", "train/wren/3.png", "test/robin/1.png", "test/tit/0.png"]
+    files |= dict.fromkeys(bad, b"") | {"test/wren/2.png": b"no picture", "test/wren/3.png": b"\x89PNG"}
+    made.write_folder(tmp_path / "photos", files)
+    with pytest.raises(BadInput) as caught:
+        import_set("birds", [tmp_path / "photos"])
+    assert str(caught.value) == (
+        f"7 pictures cannot be read: {', '.join(f'{name} (empty file)' for name in bad)} and 2 more; "
+        "replace or remove them"
+    )
+    assert not is_cached("birds")
+    for name in [*bad, "test/wren/2.png"]:
+        (tmp_path / "photos" / name).unlink()
+    with pytest.raises(BadInput, match=r"^test/wren/3\.png cannot be read as a picture \(not in a format that Pillow"):
+        import_set("birds", [tmp_path / "photos"])
+
+
+def test_only_bad_pictures(cache, tmp_path):
+    made.write_folder(tmp_path / "photos", dict.fromkeys(made.pictures(), b""))
+    with pytest.raises(BadInput, match=r"^12 pictures cannot be read: .* and 7 more; replace or remove them"):
+        import_set("birds", [tmp_path / "photos"])
 
 
 def test_an_official_set_larger_than_a_block(cache, tmp_path, monkeypatch):

@@ -1,16 +1,19 @@
 """Streams: tasks, class order and the validation split, on a small data set of one's own in a cache."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
 
 from gcr import scenarios
-from gcr.data import stratified
+from gcr.data import open_cached, stratified
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
 from gcr.experiments.experiment import Experiment, compose, differences, setting_lines
 from gcr.scenarios import Images, Stream, equal_tasks, load
 from gcr.scenarios.datasets import cached
+from gcr.scenarios.registry import SCENARIOS
 from gcr.settings import BadInput
 
 
@@ -147,3 +150,34 @@ def test_the_official_scenarios(name, classes, tasks, epochs, tmp_path, monkeypa
     assert (about.n_classes, about.n_tasks, about.epochs) == (classes, tasks, epochs)
     assert len(about.class_names) == classes
     assert about.buffer >= classes
+
+
+def test_fingerprints(birds, cache):
+    print_ = scenarios.entry(birds).fingerprint
+    assert print_ == open_cached(birds).about.fingerprint
+    assert len(print_) == 16
+    assert scenarios.entry("seq-digits").fingerprint == ""
+    with pytest.raises(BadInput, match="the data set cifar10 is not in"):
+        _ = scenarios.entry("seq-cifar10").fingerprint
+
+
+@pytest.mark.parametrize(("file", "content"), [("about.json", "{"), ("train-labels.npy", "")])
+def test_a_damaged_set_of_ones_own_disturbs_no_other(birds, cache, file, content, caplog):
+    (cache / birds / file).write_text(content)
+    assert [known.name for known in scenarios.entries()] == [known.name for known in SCENARIOS]
+    assert "birds is left out: " in caplog.text
+    assert f"{file} is damaged" in caplog.text
+    assert scenarios.entry("seq-digits").n_classes == 10
+    with pytest.raises(BadInput, match=f"{file} is damaged .* gcr data import birds PATH"):
+        scenarios.entry(birds)
+    with pytest.raises(BadInput, match="unknown scenario"):
+        scenarios.entry("fish")
+
+
+@pytest.mark.parametrize("file", ["train-images.npy", "test-images.npy", "train-labels.npy", "test-labels.npy"])
+def test_damage_is_told_before_anything_is_trained(birds, cache, file):
+    about = scenarios.entry(birds)
+    about.check_present()
+    os.truncate(cache / birds / file, 130)
+    with pytest.raises(BadInput, match=rf"{file} is damaged \(130 bytes instead of"):
+        about.check_present()

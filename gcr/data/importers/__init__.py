@@ -14,7 +14,7 @@ from gcr.data.source import Source, Wanted
 class Format:
     name: str
     summary: str
-    finds: Callable[[Tree, Wanted], bool]
+    finds: Callable[[Tree, Wanted], str | None]  # the folder it lies in, as "" or "a/b/"; None: it is not there
     read: Callable[[Tree, Wanted], Source]
     own: bool = False  # whether data sets of one's own come in it
 

@@ -22,8 +22,12 @@ FILES = {  # training files, test file, key of the labels
 }
 
 
-def finds(tree: Tree, wanted: Wanted) -> bool:
-    return wanted.name in FILES and tree.root_with(FILES[wanted.name][0][0], FILES[wanted.name][1]) is not None
+def finds(tree: Tree, wanted: Wanted) -> str | None:
+    if wanted.name not in FILES:
+        return None
+    train_files, test_file, _ = FILES[wanted.name]
+    whole = tree.root_with(*train_files, test_file)
+    return tree.root_with(train_files[0], test_file) if whole is None else whole
 
 
 def read(tree: Tree, wanted: Wanted) -> Source:

@@ -14,8 +14,9 @@ from gcr.settings import BadInput
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
-def finds(tree: Tree, wanted: Wanted) -> bool:
-    return wanted.name in ("mnist", "fashion-mnist") and _locate(tree) is not None
+def finds(tree: Tree, wanted: Wanted) -> str | None:
+    names = _locate(tree) if wanted.name in ("mnist", "fashion-mnist") else None
+    return names[0].removesuffix(names[0].rsplit("/", 1)[-1]) if names else None
 
 
 def read(tree: Tree, wanted: Wanted) -> Source:

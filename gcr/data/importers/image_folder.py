@@ -5,10 +5,12 @@ Without a test folder, a stratified share is held out with a stated seed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from gcr.data.archive import Tree
-from gcr.data.pictures import SUFFIXES, decode, decode_all
+from gcr.data.pictures import SUFFIXES, decode_all, first_shape
 from gcr.data.source import Part, Source, Wanted
 from gcr.data.split import stratified
 from gcr.settings import BadInput
@@ -19,15 +21,25 @@ TEST_SHARE, TEST_SEED = 0.2, 0
 Pictures = list[tuple[str, str]]  # file, class
 
 
-def finds(tree: Tree, wanted: Wanted) -> bool:
-    return len({class_name for _, class_name in _parts(tree)[0]}) > 1
+@dataclass(frozen=True)
+class _Found:
+    root: str  # the folder of all of it, as "" or "a/"
+    above: str  # the folder of the training classes
+    train: Pictures
+    test: Pictures | None = None  # where there is a folder of them
+
+
+def finds(tree: Tree, wanted: Wanted) -> str | None:
+    found = _parts(tree)
+    return found.root if len({class_name for _, class_name in found.train}) > 1 else None
 
 
 def read(tree: Tree, wanted: Wanted) -> Source:
-    train, test = _parts(tree)
+    found = _parts(tree)
+    train, test = found.train, found.test
     if not train:
         raise BadInput(f"{tree.where} holds no folders of pictures; give a folder with a folder for each class")
-    notes: list[str] = []
+    notes = _empty_folders(tree, found)
     classes = _classes(train, wanted)
     label_of = {class_name: label for label, class_name in enumerate(classes)}
     if test is None:
@@ -43,31 +55,44 @@ def read(tree: Tree, wanted: Wanted) -> Source:
         raise BadInput(f'test class "{min(strange)}" in {tree.where} is no training class; the folders must match')
     size = wanted.size or (wanted.known.shape[1] if wanted.known and wanted.known.resized else 0)
     channels = wanted.known.shape[0] if wanted.known else 3
-    first = decode(tree.read(train[0][0]), train[0][0], channels, size)
-    shape = (int(first.shape[0]), int(first.shape[1]), int(first.shape[2]))
+    upright = wanted.known is None
+    shape = first_shape(((tree.read(name), name) for name, _ in train), channels, size, upright)
     names = (wanted.known.class_names if wanted.known else ()) or classes
-    return Source(
-        _part(tree, train, label_of, shape, size), _part(tree, test, label_of, shape, size), shape, names, tuple(notes)
-    )
+    train_part, test_part = (_part(tree, pictures, label_of, shape, size, upright) for pictures in (train, test))
+    return Source(train_part, test_part, shape, names, tuple(notes))
 
 
-def _parts(tree: Tree) -> tuple[Pictures, Pictures | None]:
-    """Training pictures, and test pictures where there is a folder of them."""
+def _parts(tree: Tree) -> _Found:
     names = [name for name in tree.names if _is_picture(name)]
     roots = {root for name in names if (root := _above_train(name)) is not None}
     if not roots:
-        return _below(names, _common_root(names)), None
+        root = _common_root(names)
+        return _Found(root, root, _below(names, root))
     root = min(roots, key=lambda root: (root.count("/"), root))
     train = _below(names, root + "train/")
     others = [found for folder in TEST_FOLDERS if (found := _below(names, f"{root}{folder}/"))]
     classes = {class_name for _, class_name in train}
     same = [found for found in others if {class_name for _, class_name in found} == classes]
-    return train, next(iter(same or others), None)
+    return _Found(root, f"{root}train/", train, next(iter(same or others), None))
+
+
+def _empty_folders(tree: Tree, found: _Found) -> list[str]:
+    """What is to be said of class folders without pictures."""
+    paths = [*tree.folders, *(name.rpartition("/")[0] for name in tree.names)]
+    beside = {path.removeprefix(found.above).split("/")[0] for path in paths if path.startswith(found.above)}
+    empty = sorted(name for name in beside - {name for _, name in found.train} if name and not _is_hidden(name))
+    if not empty:
+        return []
+    more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+    return [f"left out {len(empty)} folders without pictures: {', '.join(empty[:5])}{more}"]
 
 
 def _is_picture(name: str) -> bool:
-    hidden = any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
-    return name.lower().endswith(SUFFIXES) and "/" in name and not hidden
+    return name.lower().endswith(SUFFIXES) and "/" in name and not _is_hidden(name)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
 def _above_train(name: str) -> str | None:
@@ -115,10 +140,12 @@ def _classes(train: Pictures, wanted: Wanted) -> tuple[str, ...]:
     return official
 
 
-def _part(tree: Tree, pictures: Pictures, label_of: dict[str, int], shape: tuple[int, int, int], size: int) -> Part:
+def _part(
+    tree: Tree, pictures: Pictures, label_of: dict[str, int], shape: tuple[int, int, int], size: int, upright: bool
+) -> Part:
     labels = np.array([label_of[class_name] for _, class_name in pictures], dtype=np.int64)
 
     def read_one(row: int) -> tuple[bytes, str]:
         return tree.read(pictures[row][0]), pictures[row][0]
 
-    return Part(labels, lambda: decode_all(len(pictures), read_one, shape, size))
+    return Part(labels, lambda: decode_all(len(pictures), read_one, shape, size, upright))

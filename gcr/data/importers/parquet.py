@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import posixpath
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gcr.data.archive import Tree
-from gcr.data.pictures import decode, decode_all
+from gcr.data.pictures import Tally, decode_all, first_shape
 from gcr.data.source import Labels, Part, Pixels, Source, Wanted, block_rows, distinct
 from gcr.settings import BadInput
 
@@ -23,8 +24,12 @@ IMAGE_COLUMNS = ("img", "image", "img.bytes", "image.bytes")
 LABEL_COLUMNS = ("fine_label", "label", "labels")
 
 
-def finds(tree: Tree, wanted: Wanted) -> bool:
-    return any(name.endswith(".parquet") for name in tree.names)
+def finds(tree: Tree, wanted: Wanted) -> str | None:
+    files = [f"/{name}" for name in tree.names if name.endswith(".parquet")]
+    if not files:
+        return None
+    common = posixpath.commonpath([posixpath.dirname(file) for file in files]).strip("/")
+    return common and f"{common}/"
 
 
 def read(tree: Tree, wanted: Wanted) -> Source:
@@ -38,8 +43,9 @@ def read(tree: Tree, wanted: Wanted) -> Source:
         )
     known = wanted.known
     size = wanted.size or (known.shape[1] if known and known.resized else 0)
-    first = decode(*next(train[0].pictures()), known.shape[0] if known else 3, size)
-    shape = (int(first.shape[0]), int(first.shape[1]), int(first.shape[2]))
+    upright = known is None
+    all_pictures = (picture for shard in train for picture in shard.pictures())
+    shape = first_shape(all_pictures, known.shape[0] if known else 3, size, upright)
     train_labels = _all_labels(train)
     given = train[0].class_names()
     names, order = _class_names(given, int(train_labels.max()) + 1, wanted)
@@ -47,8 +53,8 @@ def read(tree: Tree, wanted: Wanted) -> Source:
     if known and known.class_ids and set(given) != set(known.class_ids):
         notes = ("the files do not say which label is which official class; labels are taken as they are",)
     return Source(
-        Part(_renumbered(train_labels, order), lambda: _decoded(train, shape, size)),
-        Part(_renumbered(test_labels, order), lambda: _decoded(test, shape, size)),
+        Part(_renumbered(train_labels, order), lambda: _decoded(train, shape, size, upright)),
+        Part(_renumbered(test_labels, order), lambda: _decoded(test, shape, size, upright)),
         shape,
         names,
         notes,
@@ -97,15 +103,17 @@ def _renumbered(labels: Labels, order: dict[int, int] | None) -> Labels:
     return np.array([order.get(int(label), -1) for label in labels], dtype=np.int64)
 
 
-def _decoded(shards: list[_Shard], shape: tuple[int, int, int], size: int) -> Iterator[Pixels]:
+def _decoded(shards: list[_Shard], shape: tuple[int, int, int], size: int, upright: bool) -> Iterator[Pixels]:
     waiting: list[tuple[bytes, str]] = []
+    bad = Tally()
     for shard in shards:
         for picture in shard.pictures():
             waiting.append(picture)
             if len(waiting) == block_rows(shape):
-                yield from decode_all(len(waiting), waiting.__getitem__, shape, size)
+                yield from decode_all(len(waiting), waiting.__getitem__, shape, size, upright, bad)
                 waiting = []
-    yield from decode_all(len(waiting), waiting.__getitem__, shape, size)
+    yield from decode_all(len(waiting), waiting.__getitem__, shape, size, upright, bad)
+    bad.check()
 
 
 class _Shard:

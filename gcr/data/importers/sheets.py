@@ -16,8 +16,8 @@ from gcr.settings import BadInput
 LABEL_FILES = ("{part}_lables.json", "{part}_labels.json")  # the package spells it the first way
 
 
-def finds(tree: Tree, wanted: Wanted) -> bool:
-    return wanted.name == "cifar10" and tree.root_with("data_batch_1.png", "test_batch.png") is not None
+def finds(tree: Tree, wanted: Wanted) -> str | None:
+    return tree.root_with("data_batch_1.png", "test_batch.png") if wanted.name == "cifar10" else None
 
 
 def read(tree: Tree, wanted: Wanted) -> Source:
@@ -42,7 +42,7 @@ def read(tree: Tree, wanted: Wanted) -> Source:
 
 
 def _sheet(tree: Tree, name: str) -> Pixels:
-    pixels = decode(tree.read(name), f"{name} in {tree.where}")  # [3, n, side * side]
+    pixels = decode(tree.read(name), f"{name} in {tree.where}", upright=False)  # [3, n, side * side]
     side = isqrt(pixels.shape[2])
     if side * side != pixels.shape[2]:
         raise BadInput(f"{name} in {tree.where} must have a square number of pixels a row, got {pixels.shape[2]}")

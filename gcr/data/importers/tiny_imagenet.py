@@ -17,8 +17,8 @@ ANNOTATIONS = "val/val_annotations.txt"
 SHAPE = (3, 64, 64)
 
 
-def finds(tree: Tree, wanted: Wanted) -> bool:
-    return wanted.name == "tinyimagenet" and tree.root_with("wnids.txt", ANNOTATIONS) is not None
+def finds(tree: Tree, wanted: Wanted) -> str | None:
+    return tree.root_with("wnids.txt", ANNOTATIONS) if wanted.name == "tinyimagenet" else None
 
 
 def read(tree: Tree, wanted: Wanted) -> Source:
@@ -85,7 +85,7 @@ def _part(tree: Tree, pictures: list[tuple[str, int]]) -> Part:
     def read_one(row: int) -> tuple[bytes, str]:
         return tree.read(pictures[row][0]), pictures[row][0]
 
-    return Part(labels, lambda: decode_all(len(pictures), read_one, SHAPE, size=0))
+    return Part(labels, lambda: decode_all(len(pictures), read_one, SHAPE, size=0, upright=False))
 
 
 def _text(tree: Tree, name: str) -> str:
