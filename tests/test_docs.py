@@ -39,9 +39,10 @@ def test_links_lead_somewhere(page):
 
 def test_the_readmes_table_is_that_of_the_raw_runs():
     """Every number of the printed table follows from results/demo."""
-    from gcr.experiments.tables import read_groups, table
+    from gcr.experiments.groups import read_runs
+    from gcr.experiments.tables import table
 
     readme = (ROOT / "README.md").read_text()
-    for row in table(read_groups(ROOT / "results/demo")):
+    for row in table(read_runs(ROOT / "results/demo").groups):
         line = next(line for line in readme.splitlines() if line.startswith(f"│ {row[0]} "))
         assert [cell.strip() for cell in line.strip("│").split("│")] == row

@@ -56,7 +56,11 @@ class Comparison:
 @dataclass(frozen=True)
 class Best:
     labels: tuple[str, ...]  # what is printed bold
-    warnings: tuple[str, ...]
+    doubts: tuple[tuple[str, str], ...]  # a pair that was compared, and what weakens that
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(f"{pair}: {text}" for pair, text in self.doubts)
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
@@ -126,18 +130,19 @@ def best(of: Mapping[str, BySeed], *, higher: bool = True, level: float = BOLD_P
     sign = 1.0 if higher else -1.0
     means = {label: sign * sum(values.values()) / len(values) for label, values in present.items()}
     leader = max(means, key=means.__getitem__)
-    bold, warnings = [], []
+    bold, doubts = [], []
     for label, values in present.items():
         if label == leader:
             bold.append(label)
             continue
         found = compare(values, present[leader])
-        warnings += [f"{label} against {leader}: {text}" for text in found.warnings]
+        pair = f"{label} against {leader}"
+        doubts += [(pair, text) for text in found.warnings]
         if found.p is None:
-            warnings.append(f"{label} against {leader}: cannot be tested, so not bold")
+            doubts.append((pair, "cannot be tested, so not bold"))
         elif not found.significant(level):
             bold.append(label)
-    return Best(tuple(bold), tuple(warnings))
+    return Best(tuple(bold), tuple(doubts))
 
 
 def not_apart(of: Mapping[str, BySeed], level: float = PAIRWISE_P) -> list[tuple[str, str, Comparison]]:
