@@ -24,6 +24,11 @@ def test_the_examples_of_selection(number, capsys):
     assert capsys.readouterr().out
 
 
+def test_the_example_of_the_papers_data(capsys):
+    exec(compile(python_blocks(ROOT / "docs/tables.md")[0], "docs/tables.md", "exec"), {})
+    assert "74.69 0.85 True" in capsys.readouterr().out
+
+
 def test_the_training_example_of_the_readme(capsys):
     exec(compile(python_blocks(ROOT / "README.md")[0].replace("epochs=8", "epochs=1"), "README.md", "exec"), {})
     accuracy, forgetting = map(float, capsys.readouterr().out.split())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def read_runs(folder: Path) -> Runs:
 
 def group_runs(folders: Iterable[RunFolder]) -> Runs:
     """Groups in the order of scenario, method, selector and buffer."""
-    groups: dict[tuple[Path, str], list[tuple[RunFolder, Experiment, dict[str, Any]]]] = {}
+    groups: dict[tuple[Path, Experiment], list[tuple[RunFolder, Experiment, dict[str, Any]]]] = {}
     unreadable = []
     for folder in folders:
         try:
@@ -108,7 +108,8 @@ def group_runs(folders: Iterable[RunFolder]) -> Runs:
             why = str(error) if isinstance(error, BadInput) else repr(error)
             unreadable.append(Unreadable(folder.path, why))
             continue
-        groups.setdefault((folder.path.parent, experiment.without_seed()), []).append((folder, experiment, result))
+        alike = (folder.path.parent, replace(experiment, seed=0))
+        groups.setdefault(alike, []).append((folder, experiment, result))
     for rows in groups.values():
         rows.sort(key=lambda row: row[1].seed)
     found = [Group(*(list(column) for column in zip(*rows, strict=True))) for rows in groups.values()]
@@ -127,7 +128,7 @@ def check_result(result: Any) -> None:
         matrix = result[view]["matrix"]
         if not matrix or not all(isinstance(row, list) and len(row) == len(matrix[0]) > 0 for row in matrix):
             raise BadInput(f"{view}.matrix must be rows of equal length")
-        if not all(_is_number(value) for row in matrix for value in row):
+        if not all({int, float}.issuperset(map(type, row)) and all(map(math.isfinite, row)) for row in matrix):
             raise BadInput(f"{view}.matrix must be finite numbers")
 
 

@@ -83,15 +83,15 @@ def row_names(groups: list[Group]) -> list[str]:
 
 
 def distinctions(groups: Sequence[Group]) -> list[str]:
-    """For each of some groups, the settings that tell it from the others; the folder only where nothing else does."""
+    """For each of some groups, the settings that tell it from the others; the folder only where they do not."""
     if len(groups) == 1:
         return [""]
     folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
     described = [flat(g.experiment.to_dict() | {"folder": name}) for g, name in zip(groups, folders, strict=True)]
-    keys = [key for key in {key: None for d in described for key in d} if key != "seed"]
+    keys = [key for key in {key: None for d in described for key in d} if key not in ("seed", "folder")]
     varying = [key for key in keys if len({str(d.get(key)) for d in described}) > 1]
-    if len(varying) > 1 and "folder" in varying:
-        varying.remove("folder")
+    if len({tuple(str(d.get(key)) for key in varying) for d in described}) < len(groups):
+        varying.append("folder")
     return [", ".join(f"{key.rsplit('.', 1)[-1]}={d[key]}" for key in varying if key in d) for d in described]
 
 

@@ -51,6 +51,14 @@ def test_the_same_experiment_under_two_roots_is_told_apart(tmp_path):
     assert names == ["er (folder=first/seq-digits-er-k100)", "er (folder=second/seq-digits-er-k100)"]
 
 
+def test_settings_and_folders_tell_three_rows_apart(tmp_path):
+    put(tmp_path, "er", 0, 10.0, name="a")
+    put(tmp_path, "er", 0, 10.0, name="b")
+    put(tmp_path, "er", 0, 10.0, name="c", lr=0.01)
+    names = [row[0] for row in table(read_runs(tmp_path).groups)]
+    assert names == ["er (lr=0.1, folder=a)", "er (lr=0.1, folder=b)", "er (lr=0.01, folder=c)"]
+
+
 def test_sheets_and_records(tmp_path):
     put(tmp_path, "er", 0, 10.0)
     put(tmp_path, "er", 1, 12.0)
