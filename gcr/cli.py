@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import gcr
 from gcr.data_cli import data_app
@@ -21,6 +22,8 @@ from gcr.settings import BadInput
 
 if TYPE_CHECKING:
     from gcr.experiments.experiment import Experiment
+    from gcr.experiments.formats import Sheet
+    from gcr.experiments.groups import Runs
     from gcr.experiments.job import Execution
 
 app = typer.Typer(
@@ -231,19 +234,47 @@ def table(
             help="Any of accuracy, forgetting, anytime, learning, backward_transfer, forward_transfer.",
         ),
     ] = "accuracy,forgetting",
+    form: Annotated[str, typer.Option("--format", help="terminal, markdown, csv or latex.")] = "terminal",
+    paper: Annotated[
+        str | None, typer.Option("--paper", help="A table of the paper to set the runs beside, as offline-accuracy.")
+    ] = None,
 ) -> None:
-    """Mean ± SEM over seeds for all finished runs below a folder.
+    """Mean ± SEM over seeds for all finished runs below a folder; or a table of the paper, with our runs beside it.
 
-    Example: `gcr table runs --metrics anytime,backward_transfer`
+    Examples:
+
+    `gcr table runs --metrics anytime,backward_transfer`
+
+    `gcr table runs --paper offline-accuracy --format markdown`
     """
-    from gcr.experiments.tables import METRICS, read_groups
+    from gcr.experiments import beside, formats, tables
+    from gcr.experiments.groups import METRICS, read_runs
+    from gcr.experiments.paper import table as paper_table
     from gcr.settings import unknown
 
     names = metrics.split(",")
     for name in names:
         if name not in METRICS:
             raise unknown("metric", name, METRICS)
-    _print_table(read_groups(folder), names)
+    if form not in formats.FORMATS:
+        raise unknown("format", form, formats.FORMATS)
+    if paper is not None:
+        paper_table(paper)
+        if tuple(names) != tables.SHOWN:
+            raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
+    runs = read_runs(folder)
+    _warn_of_unreadable(runs)
+    if paper is None:
+        sheets, records, notes = tables.sheets(runs.groups, names), tables.records(runs.groups, names), runs.notes
+    else:
+        found = beside.beside(runs.groups, paper)
+        sheets, records, notes = beside.sheets(found), beside.records(found), [*runs.notes, *found.notes]
+    if form == "terminal":
+        _print_sheets(sheets, notes)
+    elif form == "csv":
+        sys.stdout.write(formats.comma_separated(records))
+    else:
+        sys.stdout.write({"markdown": formats.markdown, "latex": formats.latex}[form](sheets, notes))
 
 
 @app.command()
@@ -257,12 +288,13 @@ def report(
 
     Example: `gcr report runs`
     """
+    from gcr.experiments.groups import read_runs
     from gcr.experiments.report import write_report
-    from gcr.experiments.tables import read_groups
 
-    out.print(
-        f"report: {write_report(read_groups(folder), page or folder / 'report.html')}", highlight=False, soft_wrap=True
-    )
+    runs = read_runs(folder)
+    _warn_of_unreadable(runs)
+    written = write_report(runs.groups, page or folder / "report.html")
+    out.print(f"report: {written}", highlight=False, soft_wrap=True)
 
 
 def _train_and_show(
@@ -273,10 +305,11 @@ def _train_and_show(
     title: str | None = None,
 ) -> int:
     from gcr.experiments.engine import Ending, pick_device, run_all
+    from gcr.experiments.groups import group_runs
     from gcr.experiments.job import Job
     from gcr.experiments.report import needs_of_report, write_report
     from gcr.experiments.run_folder import RunFolder
-    from gcr.experiments.tables import group_runs
+    from gcr.experiments.tables import sheets
     from gcr.progress import RunProgress
     from gcr.scenarios import entry
     from gcr.training.stepper import pick_mode
@@ -305,11 +338,12 @@ def _train_and_show(
     if waiting:
         with RunProgress(waiting, err) as progress:
             ending = run_all(waiting, progress.listen, how)
-    groups = group_runs(job.folder for job in jobs if job.folder.finished)
-    if groups:
-        _print_table(groups)
-    if groups and title:
-        page = write_report(groups, folder / "report.html", title)
+    runs = group_runs(job.folder for job in jobs if job.folder.finished)
+    _warn_of_unreadable(runs)
+    if runs.groups:
+        _print_sheets(sheets(runs.groups), runs.notes)
+    if runs.groups and title:
+        page = write_report(runs.groups, folder / "report.html", title)
         out.print(f"report: {page}", highlight=False, soft_wrap=True)
     unfinished = [job for job in waiting if not job.folder.finished]
     if ending.signal and unfinished:
@@ -326,19 +360,24 @@ def _this_command() -> str:
     return shlex.join([*program, *words, *(["--resume"] if words[:1] == ["run"] else [])])
 
 
-def _print_table(groups: list[Any], metrics: Sequence[str] = ("accuracy", "forgetting")) -> None:
-    from gcr.experiments.tables import by_scenario, columns, table
+def _warn_of_unreadable(runs: Runs) -> None:
+    for bad in runs.unreadable:
+        err.print(f"left out: {bad}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
+
+def _print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
     narrow = out.is_terminal and out.width < 120
-    titles = columns(metrics)
-    shown = [c for c in range(len(titles)) if not (narrow and titles[c] in ("seeds", "seconds"))]
-    for scenario, members in by_scenario(groups).items():
-        view = Table(title=f"{scenario}: percent, mean ± SEM over seeds", title_justify="left", title_style="bold")
+    for sheet in sheets:
+        shown = [c for c in range(len(sheet.columns)) if not (narrow and sheet.columns[c] in ("seeds", "seconds"))]
+        view = Table(title=sheet.title, title_justify="left", title_style="bold")
         for c in shown:
-            view.add_column(titles[c], justify="right" if c else "left", no_wrap=not c)
-        for row in table(members, metrics):
-            view.add_row(*(row[c].replace(" ± ", "±") if narrow else row[c] for c in shown))
+            view.add_column(sheet.columns[c], justify="right" if c else "left", no_wrap=not c)
+        for row in sheet.rows:
+            texts = [row[c].text.replace(" ± ", "±") if narrow else row[c].text for c in shown]
+            view.add_row(*(Text(t, "bold" if row[c].bold else "") for t, c in zip(texts, shown, strict=True)))
         _print_whole(view)
+    for note in notes:
+        out.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_names(kind: str, rows: list[tuple[str, str, str]], third: str = "settings and defaults") -> None:

@@ -221,7 +221,11 @@ def test_a_broken_result_beside_it_does_not_spoil_a_run(tmp_path):
     for name in ("experiment.json", "result.json"):
         (tmp_path / "broken/seed-0" / name).write_text("{}")
     assert gcr("run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path).returncode == 0
-    refused(gcr("table", tmp_path), "broken/seed-0 cannot be read")
+    done = gcr("table", tmp_path)
+    assert done.returncode == 0
+    assert "broken/seed-0 cannot be read" in done.stderr
+    assert "1 result that cannot be read is left out: broken/seed-0" in done.stdout
+    assert "│ er " in done.stdout
 
 
 def test_a_page_that_cannot_be_written(demo, tmp_path):
@@ -232,6 +236,24 @@ def test_no_arguments_show_the_help():
     done = gcr()
     assert "Usage" in done.stdout + done.stderr
     assert "error:" not in done.stderr
+
+
+def test_table_in_other_formats():
+    demo = ROOT / "results/demo"
+    assert "| er | 100 | 3 | 89.98 ± 0.24 |" in gcr("table", demo, "--format", "markdown").stdout
+    assert r"er & 100 & 3 & 89.98 $\pm$ 0.24 &" in gcr("table", demo, "--format", "latex").stdout
+    lines = gcr("table", demo, "--format", "csv", "--metrics", "accuracy").stdout.splitlines()
+    assert len(lines) == 1 + 5 * 2
+    assert lines[0].startswith("scenario,setting,method,buffer,view,metric,mean")
+    refused(gcr("table", demo, "--format", "html"), 'unknown format "html"')
+
+
+def test_table_beside_the_paper():
+    demo = ROOT / "results/demo"
+    done = gcr("table", demo, "--paper", "ablation", "--format", "markdown")
+    assert "| gcr without supcon | 2000 | missing | 0 | 58.35 ± 0.78 | – | – |" in done.stdout
+    refused(gcr("table", demo, "--paper", "ablaton"), 'did you mean "ablation"')
+    refused(gcr("table", demo, "--paper", "ablation", "--metrics", "anytime"), "exclude each other")
 
 
 def test_table_of_nothing(tmp_path):

@@ -24,6 +24,11 @@ def test_the_examples_of_selection(number, capsys):
     assert capsys.readouterr().out
 
 
+def test_the_example_of_the_papers_data(capsys):
+    exec(compile(python_blocks(ROOT / "docs/tables.md")[0], "docs/tables.md", "exec"), {})
+    assert "74.69 0.85 True" in capsys.readouterr().out
+
+
 def test_the_training_example_of_the_readme(capsys):
     exec(compile(python_blocks(ROOT / "README.md")[0].replace("epochs=8", "epochs=1"), "README.md", "exec"), {})
     accuracy, forgetting = map(float, capsys.readouterr().out.split())
@@ -39,9 +44,10 @@ def test_links_lead_somewhere(page):
 
 def test_the_readmes_table_is_that_of_the_raw_runs():
     """Every number of the printed table follows from results/demo."""
-    from gcr.experiments.tables import read_groups, table
+    from gcr.experiments.groups import read_runs
+    from gcr.experiments.tables import table
 
     readme = (ROOT / "README.md").read_text()
-    for row in table(read_groups(ROOT / "results/demo")):
+    for row in table(read_runs(ROOT / "results/demo").groups):
         line = next(line for line in readme.splitlines() if line.startswith(f"│ {row[0]} "))
         assert [cell.strip() for cell in line.strip("│").split("│")] == row

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gcr import scenarios
@@ -102,10 +102,6 @@ class Experiment:
         if not isinstance(values, dict):
             raise BadInput(f"an experiment must be a JSON object, got {type(values).__name__}")
         return cls.from_dict(values)
-
-    def without_seed(self) -> str:
-        """What the seeds of one row of a table have in common."""
-        return replace(self, seed=0).to_json()
 
     @property
     def label(self) -> str:

@@ -1,84 +1,12 @@
-"""Rows of results: the finished runs below a folder, grouped by what their seeds have in common."""
+"""What ``gcr table`` shows: a row per group of runs, mean ± SEM over its seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from gcr.experiments.experiment import Experiment, flat
-from gcr.experiments.run_folder import RunFolder, finished_runs
-from gcr.experiments.statistics import Spread, spread
-from gcr.settings import BadInput
-
-
-@dataclass(frozen=True)
-class Group:
-    """The runs of one experiment over its seeds, in the order of the seeds."""
-
-    folders: list[RunFolder]
-    experiments: list[Experiment]
-    results: list[dict[str, Any]]
-
-    @property
-    def experiment(self) -> Experiment:
-        return self.experiments[0]
-
-    @property
-    def seeds(self) -> list[int]:
-        return [experiment.seed for experiment in self.experiments]
-
-    def spread(self, view: str, metric: str) -> Spread | None:
-        """``view`` is class_il or task_il, ``metric`` one of ``METRICS``. None where a run does not have it."""
-        return spread([result[view].get(metric) for result in self.results])
-
-    @property
-    def seconds(self) -> Spread | None:
-        return spread([result["seconds"] for result in self.results])
-
-
-def read_groups(folder: Path) -> list[Group]:
-    """All finished runs below ``folder``, in groups."""
-    if not folder.is_dir():
-        raise BadInput(f"{folder} is not a folder; give the --out folder of earlier runs")
-    groups = group_runs(finished_runs(folder))
-    if not groups:
-        raise BadInput(f"no finished runs below {folder}; train some with: gcr run SCENARIO --out {folder}")
-    return groups
-
-
-def group_runs(runs: Iterable[RunFolder]) -> list[Group]:
-    """Groups in the order of scenario, method, selector and buffer. An unreadable result is an error that names it."""
-    groups: dict[tuple[Path, str], list[tuple[RunFolder, Experiment, dict[str, Any]]]] = {}
-    for run in runs:
-        try:
-            experiment, result = run.experiment(), run.result()
-            _ = [
-                result[view][metric]
-                for view in ("class_il", "task_il")
-                for metric in ("matrix", "accuracy", "forgetting")
-            ]
-            _ = [result[key] for key in ("seconds", "steps", "device", "versions")]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{run.path} cannot be read ({error!r}); move it away or train it again") from None
-        groups.setdefault((run.path.parent, experiment.without_seed()), []).append((run, experiment, result))
-    for rows in groups.values():
-        rows.sort(key=lambda row: row[1].seed)
-    found = [Group(*(list(column) for column in zip(*rows, strict=True))) for rows in groups.values()]
-    return sorted(found, key=lambda group: group.experiment.place)
-
-
-VIEWS = {"class_il": "class-IL", "task_il": "task-IL"}
-METRICS = {
-    "accuracy": "accuracy",
-    "forgetting": "forgetting",
-    "anytime": "any-time accuracy",
-    "learning": "learning accuracy",
-    "backward_transfer": "backward transfer",
-    "forward_transfer": "forward transfer",
-}
-
+from gcr.experiments.experiment import flat
+from gcr.experiments.formats import Entry, Sheet
+from gcr.experiments.groups import METRICS, VIEWS, Group
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
 
@@ -98,6 +26,41 @@ def table(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[list[str]
     return rows
 
 
+def sheets(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[Sheet]:
+    """A table per scenario."""
+    return [
+        Sheet(
+            f"{scenario}: percent, mean ± SEM over seeds",
+            columns(metrics),
+            [[Entry(text) for text in row] for row in table(members, metrics)],
+        )
+        for scenario, members in by_scenario(groups).items()
+    ]
+
+
+def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[str, object]]:
+    """The same for CSV: a line per group, view and metric, with numbers in full."""
+    lines: list[dict[str, object]] = []
+    for members in by_scenario(groups).values():
+        for name, group in zip(row_names(members), members, strict=True):
+            made = group.experiment
+            about: dict[str, object] = {
+                "scenario": made.scenario,
+                "setting": made.stream.setting,
+                "method": name,
+                "buffer": made.memory.buffer if made.memory else None,
+            }
+            for view, metric in ((v, m) for v in VIEWS for m in metrics):
+                found = group.spread(view, metric)
+                lines.append(
+                    about
+                    | {"view": VIEWS[view].lower(), "metric": metric}
+                    | {"mean": found.mean if found else None, "sem": found.sem if found else None}
+                    | {"n": len(group.seeds)}
+                )
+    return lines
+
+
 def by_scenario(groups: list[Group]) -> dict[str, list[Group]]:
     """Groups under the name of their scenario; online runs apart."""
     split: dict[str, list[Group]] = {}
@@ -109,23 +72,36 @@ def by_scenario(groups: list[Group]) -> dict[str, list[Group]]:
 
 def row_names(groups: list[Group]) -> list[str]:
     """The label of each group, with the settings that tell it from others of the same label and buffer size."""
-    names = []
-    for group in groups:
-        alike = [other for other in groups if _family(other) == _family(group)]
-        described = [
-            flat(other.experiment.to_dict() | {"folder": other.folders[0].path.parent.name}) for other in alike
-        ]
-        mine = described[alike.index(group)]
-        varying = [key for key in mine if key != "seed" and len({str(d.get(key)) for d in described}) > 1]
-        if len(varying) > 1 and "folder" in varying:
-            varying.remove("folder")
-        told = ", ".join(f"{key.rsplit('.', 1)[-1]}={mine[key]}" for key in varying)
-        names.append(f"{group.experiment.label} ({told})" if told else group.experiment.label)
+    families: dict[tuple[str, str, str], list[int]] = {}
+    for number, group in enumerate(groups):
+        families.setdefault((group.experiment.scenario, group.experiment.label, _buffer(group)), []).append(number)
+    names = [group.experiment.label for group in groups]
+    for members in families.values():
+        for number, told in zip(members, distinctions([groups[i] for i in members]), strict=True):
+            names[number] += f" ({told})" if told else ""
     return names
 
 
-def _family(group: Group) -> tuple[str, str, str]:
-    return group.experiment.scenario, group.experiment.label, _buffer(group)
+def distinctions(groups: Sequence[Group]) -> list[str]:
+    """For each of some groups, the settings that tell it from the others; the folder only where they do not."""
+    if len(groups) == 1:
+        return [""]
+    folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
+    described = [flat(g.experiment.to_dict() | {"folder": name}) for g, name in zip(groups, folders, strict=True)]
+    keys = [key for key in {key: None for d in described for key in d} if key not in ("seed", "folder")]
+    varying = [key for key in keys if len({str(d.get(key)) for d in described}) > 1]
+    if len({tuple(str(d.get(key)) for key in varying) for d in described}) < len(groups):
+        varying.append("folder")
+    return [", ".join(f"{key.rsplit('.', 1)[-1]}={d[key]}" for key in varying if key in d) for d in described]
+
+
+def _told_apart(paths: Sequence[tuple[str, ...]]) -> list[str]:
+    """The last part of each path, or as many as it takes to make them differ."""
+    for depth in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-depth:]) for parts in paths]
+        if len(set(names)) == len(set(paths)):
+            break
+    return names
 
 
 def _buffer(group: Group) -> str:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from gcr.experiments.experiment import compose
+from gcr.experiments.groups import read_runs
 from gcr.experiments.report import write_report
 from gcr.experiments.run_folder import RunFolder
-from gcr.experiments.tables import read_groups
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(
@@ -62,7 +62,7 @@ def page(tmp_path_factory):
                 "versions": {"gcr": "1"},
             }
             folder.finish(result, memory if method == "gcr" else None)
-    return write_report(read_groups(out), out / "report.html", title="A <b>bold</b> title & more")
+    return write_report(read_runs(out).groups, out / "report.html", title="A <b>bold</b> title & more")
 
 
 def browse(page, tmp_path, width=1200):

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from gcr import scenarios
+from gcr.experiments.groups import Group
 from gcr.experiments.run_folder import write_whole
 from gcr.experiments.statistics import Spread, spread
-from gcr.experiments.tables import Group, by_scenario, columns, row_names, table
+from gcr.experiments.tables import by_scenario, columns, row_names, table
 from gcr.settings import BadInput
 
 GALLERY_LIMIT = 500  # pictures per buffer: a page should stay small enough to send

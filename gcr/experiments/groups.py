@@ -1,0 +1,147 @@
+"""The finished runs below a folder, grouped by what their seeds have in common.
+
+A result that cannot be read, or is not what a result must be, is left out and named; the others stand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gcr.experiments.experiment import Experiment
+from gcr.experiments.run_folder import RunFolder, finished_runs
+from gcr.experiments.statistics import Spread, spread
+from gcr.settings import BadInput
+
+VIEWS = {"class_il": "class-IL", "task_il": "task-IL"}
+METRICS = {
+    "accuracy": "accuracy",
+    "forgetting": "forgetting",
+    "anytime": "any-time accuracy",
+    "learning": "learning accuracy",
+    "backward_transfer": "backward transfer",
+    "forward_transfer": "forward transfer",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one experiment over its seeds, in the order of the seeds."""
+
+    folders: list[RunFolder]
+    experiments: list[Experiment]
+    results: list[dict[str, Any]]
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.experiments[0]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [experiment.seed for experiment in self.experiments]
+
+    def spread(self, view: str, metric: str) -> Spread | None:
+        """``view`` is class_il or task_il, ``metric`` one of ``METRICS``. None where a run does not have it."""
+        return spread([result[view].get(metric) for result in self.results])
+
+    def by_seed(self, view: str, metric: str) -> dict[int, float]:
+        """The runs that have the metric."""
+        values = {seed: result[view].get(metric) for seed, result in zip(self.seeds, self.results, strict=True)}
+        return {seed: value for seed, value in values.items() if value is not None}
+
+    @property
+    def seconds(self) -> Spread | None:
+        return spread([result["seconds"] for result in self.results])
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    path: Path
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be read ({self.why}); move it away or train it again"
+
+
+@dataclass(frozen=True)
+class Runs:
+    groups: list[Group]
+    unreadable: list[Unreadable]
+
+    @property
+    def notes(self) -> list[str]:
+        """For the foot of a table."""
+        if not self.unreadable:
+            return []
+        names = [f"{bad.path.parent.name}/{bad.path.name}" for bad in self.unreadable]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        results = "result that cannot be read is" if len(names) == 1 else "results that cannot be read are"
+        return [f"{len(names)} {results} left out: {', '.join(names[:3])}{more}"]
+
+
+def read_runs(folder: Path) -> Runs:
+    """All finished runs below ``folder``, in groups."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is not a folder; give the --out folder of earlier runs")
+    runs = group_runs(finished_runs(folder))
+    if runs.unreadable and not runs.groups:
+        more = len(runs.unreadable) - 1
+        others = f"; nor can {more} other{'s' * (more > 1)}" if more else ""
+        raise BadInput(f"{runs.unreadable[0]}{others}")
+    if not runs.groups:
+        raise BadInput(f"no finished runs below {folder}; train some with: gcr run SCENARIO --out {folder}")
+    return runs
+
+
+def group_runs(folders: Iterable[RunFolder]) -> Runs:
+    """Groups in the order of scenario, method, selector and buffer."""
+    groups: dict[tuple[Path, Experiment], list[tuple[RunFolder, Experiment, dict[str, Any]]]] = {}
+    unreadable = []
+    for folder in folders:
+        try:
+            experiment, result = folder.experiment(), folder.result()
+            check_result(result)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            why = str(error) if isinstance(error, BadInput) else repr(error)
+            unreadable.append(Unreadable(folder.path, why))
+            continue
+        alike = (folder.path.parent, replace(experiment, seed=0))
+        groups.setdefault(alike, []).append((folder, experiment, result))
+    for rows in groups.values():
+        rows.sort(key=lambda row: row[1].seed)
+    found = [Group(*(list(column) for column in zip(*rows, strict=True))) for rows in groups.values()]
+    return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable)
+
+
+def check_result(result: Any) -> None:
+    """Refuse what is not a result: the two views with their matrices and metrics, and how the run was made."""
+    kinds = {"class_il": dict, "task_il": dict, "seconds": float, "steps": int, "device": str, "versions": dict}
+    _check_fields(result, kinds, "result")
+    for view in VIEWS:
+        _check_fields(result[view], {"matrix": list, "accuracy": float, "forgetting": None}, view)
+        for metric in METRICS:
+            if result[view].get(metric) is not None and not _is_number(result[view][metric]):
+                raise BadInput(f"{view}.{metric} must be a finite number or null, got {result[view][metric]!r:.40}")
+        matrix = result[view]["matrix"]
+        if not matrix or not all(isinstance(row, list) and len(row) == len(matrix[0]) > 0 for row in matrix):
+            raise BadInput(f"{view}.matrix must be rows of equal length")
+        if not all({int, float}.issuperset(map(type, row)) and all(map(math.isfinite, row)) for row in matrix):
+            raise BadInput(f"{view}.matrix must be finite numbers")
+
+
+def _check_fields(values: Any, kinds: Mapping[str, type | None], name: str) -> None:
+    if not isinstance(values, dict):
+        raise BadInput(f"{name} must be a JSON object, got {type(values).__name__}")
+    for key, kind in kinds.items():
+        if key not in values:
+            raise BadInput(f"{name} lacks {key}")
+        value = values[key]
+        if kind is not None and not (_is_number(value) if kind is float else isinstance(value, kind)):
+            raise BadInput(f"{name}.{key} must be of kind {kind.__name__}, got {value!r:.40}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

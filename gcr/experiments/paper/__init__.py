@@ -1,0 +1,38 @@
+"""The paper as data: its tables, chosen values and grids; and which runs its values may stand beside."""
+
+from gcr.experiments.paper.read import (
+    SEEDS,
+    Cell,
+    Chosen,
+    Label,
+    Table,
+    cells,
+    chosen,
+    find,
+    grid,
+    label,
+    labels,
+    printed_scenario,
+    table,
+    tables,
+)
+from gcr.experiments.paper.runs import departures, experiment
+
+__all__ = [
+    "SEEDS",
+    "Cell",
+    "Chosen",
+    "Label",
+    "Table",
+    "cells",
+    "chosen",
+    "departures",
+    "experiment",
+    "find",
+    "grid",
+    "label",
+    "labels",
+    "printed_scenario",
+    "table",
+    "tables",
+]
