@@ -71,7 +71,7 @@ def time_together(runs: list[Iterator[None]], steps: int, repeats: int, device: 
 
 def network_alone(run: Run, scenario: Scenario) -> Iterator[None]:
     """Only ``method.loss`` and its gradients, captured, on minibatches that stay the same."""
-    method, policy, state, device = run.method, run.policy, run.state, run.device
+    method, state, device = run.method, run.state, run.device
     size = run.training.batch
 
     def batch(n: int, n_views: int) -> Batch:
@@ -80,7 +80,7 @@ def network_alone(run: Run, scenario: Scenario) -> Iterator[None]:
             views, torch.arange(n, device=device) % 10, torch.zeros(n, 10, device=device), torch.ones(n, device=device)
         )
 
-    replay_size = policy.replay_batch if policy else 0
+    replay_size = _replay_size(run)
     new, replay = batch(size, 1), tuple(batch(replay_size, len(kinds)) for kinds in method.replays)
 
     def step() -> None:
@@ -103,8 +103,14 @@ def gigaflops_a_step(run: Run) -> float:
 
 
 def images_a_step(run: Run) -> int:
-    replayed = sum(len(kinds) for kinds in run.method.replays) * (run.policy.replay_batch if run.policy else 0)
+    replayed = sum(len(kinds) for kinds in run.method.replays) * _replay_size(run)
     return run.training.batch + replayed
+
+
+def _replay_size(run: Run) -> int:
+    if run.policy is None:
+        return 0
+    return run.policy.buffer if run.method.replays_all else run.method.replay_size(run.policy.replay_batch)
 
 
 def peak_tflops(device: torch.device, size: int = 8192) -> float:

@@ -10,6 +10,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Client
+from multiprocessing.connection import Listener as Door
 from typing import Any
 
 import torch
@@ -82,14 +84,14 @@ def set_kernels(deterministic: bool) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
-_events: Any = None  # in a worker process: the queue to the parent
+_inbox: Any = None  # in a worker process: the connection to the parent
 _stop = Stop()  # in a worker process: set by a signal
 
 
-def _start_worker(events: Any) -> None:
-    global _events
-    _events = events
+def _start_worker(address: str) -> None:
+    global _inbox
     _stop.set_by_signals()
+    _inbox = Client(address, authkey=multiprocessing.current_process().authkey)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -103,7 +105,38 @@ def _end_with_parent() -> None:
 
 def _run_in_worker(number: int, job: Job, how: Execution) -> None:
     if not _stop():
-        run_job(number, job, how, _events.put, _stop)
+        run_job(number, job, how, _inbox.send, _stop)
+
+
+class Inbox:
+    """Events from worker processes, each over a connection of its own: one that is killed takes no lock with it."""
+
+    def __init__(self, receive: Listener) -> None:
+        self.receive, self.one_at_a_time = receive, threading.Lock()
+        self.door = Door(authkey=multiprocessing.current_process().authkey)
+        self.readers: list[threading.Thread] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection = self.door.accept()
+                reader = threading.Thread(target=self._read, args=(connection,), daemon=True)
+                reader.start()
+                self.readers.append(reader)
+
+    def _read(self, connection: Any) -> None:
+        with suppress(EOFError, OSError):  # at the worker's end, whatever it was
+            while True:
+                event = connection.recv()
+                with self.one_at_a_time:
+                    self.receive(event)
+
+    def close(self) -> None:
+        """After the workers have ended: all that they sent has been received."""
+        for reader in self.readers:
+            reader.join(timeout=10)
+        self.door.close()
 
 
 def _run_in_processes(jobs: list[Job], listen: Listener, how: Execution, processes: int) -> Stop:
@@ -122,19 +155,18 @@ def _run_in_processes(jobs: list[Job], listen: Listener, how: Execution, process
 
 def _run_in_pool(jobs: dict[int, Job], listen: Listener, how: Execution, processes: int) -> tuple[set[int], Stop]:
     """The numbers of jobs that came to an end, and whether a signal came."""
-    context = multiprocessing.get_context("spawn")
-    events = context.Queue()
     ended: set[int] = set()
 
-    def forward() -> None:
-        while (event := events.get()) is not None:
-            if event.stopped and not stop():
-                continue  # a pool that lost a process stops the others: they will be continued
-            if event.ends_job:
-                ended.add(event.job)
-            listen(event)
+    def receive(event: Event) -> None:
+        if event.stopped and not stop():
+            return  # a pool that lost a process stops the others: they will be continued
+        if event.ends_job:
+            ended.add(event.job)
+        listen(event)
 
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(events,))
+    inbox = Inbox(receive)
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(inbox.door.address,))
 
     def workers() -> list[Any]:
         return list((pool._processes or {}).values())
@@ -143,10 +175,8 @@ def _run_in_pool(jobs: dict[int, Job], listen: Listener, how: Execution, process
         for process in workers():
             process.terminate()  # a signal to its ``Stop``: it finishes its step and saves, and begins no other job
 
-    reader = threading.Thread(target=forward, daemon=True)
     try:
         with stop_by_signal(stop_workers) as stop:
-            reader.start()
             with signals_held_back():  # workers are born here; a signal would kill them before they can handle it
                 futures = [pool.submit(_run_in_worker, number, job, how) for number, job in jobs.items()]
             for future in as_completed(futures):
@@ -158,8 +188,7 @@ def _run_in_pool(jobs: dict[int, Job], listen: Listener, how: Execution, process
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        events.put(None)
-        reader.join(timeout=10)  # a worker that was killed may have taken the queue's lock with it
+        inbox.close()
     return ended, stop
 
 
