@@ -76,9 +76,8 @@ def network_alone(run: Run, scenario: Scenario) -> Iterator[None]:
 
     def batch(n: int, n_views: int) -> Batch:
         views = tuple(torch.randn((n, *scenario.image_shape), device=device) for _ in range(n_views))
-        return Batch(
-            views, torch.arange(n, device=device) % 10, torch.zeros(n, 10, device=device), torch.ones(n, device=device)
-        )
+        labels, stored = torch.arange(n, device=device) % 10, torch.zeros(n, 10, device=device)
+        return Batch(views, labels, stored, torch.ones(n, device=device), torch.zeros_like(labels))
 
     replay_size = _replay_size(run)
     new, replay = batch(size, 1), tuple(batch(replay_size, len(kinds)) for kinds in method.replays)
