@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 import gcr
+from gcr import launch
+from gcr.console import err, out, print_names, print_sheets, warn_of_unreadable
 from gcr.data_cli import data_app
+from gcr.option_text import read_pack, read_seeds, read_settings
 from gcr.settings import BadInput
-
-if TYPE_CHECKING:
-    from gcr.experiments.experiment import Experiment
-    from gcr.experiments.formats import Sheet
-    from gcr.experiments.groups import Runs
-    from gcr.experiments.job import Execution
 
 app = typer.Typer(
     name="gcr",
@@ -36,9 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app)
-_arguments: list[str] = []  # of the command that runs, to be able to repeat it
-out = Console()
-err = Console(stderr=True)
 
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for run folders.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")]
@@ -48,7 +35,7 @@ ProcessesOption = Annotated[int, typer.Option("--processes", help="Runs at a tim
 
 def run_cli(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 ok, 1 a run failed, 2 bad usage, 130 or 143 stopped by a signal."""
-    _arguments[:] = sys.argv[1:] if arguments is None else arguments
+    launch.words[:] = sys.argv[1:] if arguments is None else arguments
     try:
         returned: object = app(arguments, standalone_mode=False)
         return returned if isinstance(returned, int) else 0
@@ -96,7 +83,7 @@ def demo(
         compose("seq-digits", method, seed=seed, overrides={"epochs": 8}) for method in methods for seed in range(3)
     ]
     how = Execution(device=device, processes=processes)
-    return _train_and_show(experiments, out_folder, None, how, title="Digits, five methods")
+    return launch.train_and_show(experiments, out_folder, None, how, title="Digits, five methods")
 
 
 @app.command()
@@ -164,14 +151,14 @@ def run(
     from gcr.experiments.job import Execution
     from gcr.methods import METHODS
 
-    overrides = _read_settings(settings or [])
+    overrides = read_settings(settings or [])
     named = {"buffer": buffer, "epochs": epochs, "model": model, "precision": precision}
     for key, value in (named | {"setting": setting, "stream": stream}).items():
         if value is not None:
             if key in overrides:
                 raise BadInput(f"{key} is given twice, as --{key} and as --set {key}=…; give it once")
             overrides[key] = value
-    numbers = _read_seeds(seeds)
+    numbers = read_seeds(seeds)
     methods = [known.name for known in METHODS] if method == "all" else method.split(",")
     many = len(methods) > 1
     if many and (selector or name):
@@ -181,8 +168,8 @@ def run(
         for each in methods
         for seed in numbers
     ]
-    how = Execution(device, mode, _read_pack(pack), processes, threads, deterministic, checkpoint_steps, not resume)
-    return _train_and_show(experiments, out_folder, name, how)
+    how = Execution(device, mode, read_pack(pack), processes, threads, deterministic, checkpoint_steps, not resume)
+    return launch.train_and_show(experiments, out_folder, name, how)
 
 
 @app.command("methods")
@@ -190,7 +177,7 @@ def list_methods() -> None:
     """The learning methods, with their settings and defaults."""
     from gcr.methods import METHODS
 
-    _print_names("method", [(m.name, m.summary, _defaults(m)) for m in METHODS])
+    print_names("method", [(m.name, m.summary, _defaults(m)) for m in METHODS])
 
 
 @app.command("selectors")
@@ -198,7 +185,7 @@ def list_selectors() -> None:
     """The ways to choose what memory keeps, with their settings and defaults."""
     from gcr.experiments.experiment import POLICIES
 
-    _print_names("selector", [(s.name, s.summary, _defaults(s)) for s in POLICIES])
+    print_names("selector", [(s.name, s.summary, _defaults(s)) for s in POLICIES])
 
 
 @app.command("scenarios")
@@ -206,7 +193,7 @@ def list_scenarios() -> None:
     """The sequences of tasks."""
     from gcr.scenarios import entries
 
-    _print_names("scenario", [(s.name, s.summary, "") for s in entries()])
+    print_names("scenario", [(s.name, s.summary, "") for s in entries()])
 
 
 @app.command("settings")
@@ -221,7 +208,7 @@ def list_settings(
     """
     from gcr.experiments.experiment import setting_lines
 
-    _print_names("setting", setting_lines(scenario, method, selector), third="default")
+    print_names("setting", setting_lines(scenario, method, selector), third="default")
 
 
 @app.command()
@@ -263,14 +250,14 @@ def table(
         if tuple(names) != tables.SHOWN:
             raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
     runs = read_runs(folder)
-    _warn_of_unreadable(runs)
+    warn_of_unreadable(runs)
     if paper is None:
         sheets, records, notes = tables.sheets(runs.groups, names), tables.records(runs.groups, names), runs.notes
     else:
         found = beside.beside(runs.groups, paper)
         sheets, records, notes = beside.sheets(found), beside.records(found), [*runs.notes, *found.notes]
     if form == "terminal":
-        _print_sheets(sheets, notes)
+        print_sheets(sheets, notes)
     elif form == "csv":
         sys.stdout.write(formats.comma_separated(records))
     else:
@@ -292,151 +279,13 @@ def report(
     from gcr.experiments.report import write_report
 
     runs = read_runs(folder)
-    _warn_of_unreadable(runs)
+    warn_of_unreadable(runs)
     written = write_report(runs.groups, page or folder / "report.html")
     out.print(f"report: {written}", highlight=False, soft_wrap=True)
 
 
-def _train_and_show(
-    experiments: list[Experiment],
-    folder: Path,
-    name: str | None,
-    how: Execution,
-    title: str | None = None,
-) -> int:
-    from gcr.experiments.engine import Ending, pick_device, run_all
-    from gcr.experiments.groups import group_runs
-    from gcr.experiments.job import Job
-    from gcr.experiments.report import needs_of_report, write_report
-    from gcr.experiments.run_folder import RunFolder
-    from gcr.experiments.tables import sheets
-    from gcr.progress import RunProgress
-    from gcr.scenarios import entry
-    from gcr.training.stepper import pick_mode
-
-    if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", name):
-        raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
-    device = pick_device(how.device)
-    for experiment in experiments:
-        pick_mode(how.mode, device, experiment.method)
-    for needed in {library for e in experiments for library in entry(e.scenario).needs} | (
-        needs_of_report() if title else set()
-    ):
-        if importlib.util.find_spec(needed) is None:
-            raise BadInput(f"this needs the library {needed}; install it with pip")
-    for scenario in {e.scenario for e in experiments}:
-        entry(scenario).check_present()
-    jobs = [Job(experiment, RunFolder.of(folder, experiment, name)) for experiment in experiments]
-    for job in jobs:
-        job.folder.check(job.experiment)
-    waiting = [job for job in jobs if not job.folder.finished]
-    for job in waiting:
-        job.folder.make()
-    if reused := len(jobs) - len(waiting):
-        err.print(f"{reused} of {len(jobs)} runs were there already", highlight=False)
-    ending = Ending()
-    if waiting:
-        with RunProgress(waiting, err) as progress:
-            ending = run_all(waiting, progress.listen, how)
-    runs = group_runs(job.folder for job in jobs if job.folder.finished)
-    _warn_of_unreadable(runs)
-    if runs.groups:
-        _print_sheets(sheets(runs.groups), runs.notes)
-    if runs.groups and title:
-        page = write_report(runs.groups, folder / "report.html", title)
-        out.print(f"report: {page}", highlight=False, soft_wrap=True)
-    unfinished = [job for job in waiting if not job.folder.finished]
-    if ending.signal and unfinished:
-        saved = sum(job.folder.saved for job in unfinished)
-        err.print(f"stopped: {len(unfinished)} of {len(jobs)} runs are unfinished, {saved} of them saved", style="red")
-        err.print(f"continue with: {_this_command()}", style="red", markup=False, highlight=False, soft_wrap=True)
-        return 128 + ending.signal
-    return 1 if unfinished else 0
-
-
-def _this_command() -> str:
-    program = ["python", "-m", "gcr"] if sys.argv[0].endswith("__main__.py") else [sys.argv[0]]
-    words = [word for word in _arguments if word not in ("--fresh", "--resume")]
-    return shlex.join([*program, *words, *(["--resume"] if words[:1] == ["run"] else [])])
-
-
-def _warn_of_unreadable(runs: Runs) -> None:
-    for bad in runs.unreadable:
-        err.print(f"left out: {bad}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
-    narrow = out.is_terminal and out.width < 120
-    for sheet in sheets:
-        shown = [c for c in range(len(sheet.columns)) if not (narrow and sheet.columns[c] in ("seeds", "seconds"))]
-        view = Table(title=sheet.title, title_justify="left", title_style="bold")
-        for c in shown:
-            view.add_column(sheet.columns[c], justify="right" if c else "left", no_wrap=not c)
-        for row in sheet.rows:
-            texts = [row[c].text.replace(" ± ", "±") if narrow else row[c].text for c in shown]
-            view.add_row(*(Text(t, "bold" if row[c].bold else "") for t, c in zip(texts, shown, strict=True)))
-        _print_whole(view)
-    for note in notes:
-        out.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_names(kind: str, rows: list[tuple[str, str, str]], third: str = "settings and defaults") -> None:
-    view = Table(box=None, pad_edge=False, header_style="bold")
-    view.add_column(kind, no_wrap=True)
-    view.add_column("what it is")
-    if any(row[2] for row in rows):
-        view.add_column(third)
-    for row in rows:
-        view.add_row(*row[: len(view.columns)])
-    _print_whole(view)
-
-
-def _print_whole(view: Table) -> None:
-    """Outside a terminal there is no width to fit: print lines as long as they need to be."""
-    Console(width=None if out.is_terminal else 200).print(view)
-
-
 def _defaults(part: type[Any]) -> str:
     return ", ".join(f"{f.name}={f.default}" for f in fields(part) if "help" in f.metadata)
-
-
-def _read_settings(items: list[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for item in items:
-        key, equals, value = item.partition("=")
-        if not equals or not key or not value:
-            raise BadInput(f'--set must be given as name=value, got "{item}"')
-        if key in values:
-            raise BadInput(f"{key} is set twice; give it once")
-        values[key] = value
-    return values
-
-
-def _read_pack(text: str) -> int:
-    """0 stands for auto."""
-    if text == "auto":
-        return 0
-    if not re.fullmatch(r"[1-9]\d{0,3}", text):
-        raise BadInput(f'pack must be auto or a whole number from 1 on, got "{text}"')
-    return int(text)
-
-
-def _read_seeds(text: str) -> list[int]:
-    seeds: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
-        if match is None:
-            raise BadInput(f'seeds must be whole numbers as 0,1,2 or a range as 0-4, got "{text}"')
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise BadInput(f'seeds must be in rising order in a range, got "{part.strip()}"')
-        if last - first >= 10_000:
-            raise BadInput(f'seeds must be at most 10,000 at a time, got "{part.strip()}"')
-        seeds.extend(range(first, last + 1))
-    if len(set(seeds)) < len(seeds):
-        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-        raise BadInput(f"seeds must be different, got {', '.join(map(str, twice))} more than once")
-    return seeds
 
 
 if __name__ == "__main__":

@@ -22,6 +22,9 @@ ORDER = [
     "training",
     "experiments",
     "progress",
+    "console",
+    "option_text",
+    "launch",
     "data_cli",
     "cli",
 ]

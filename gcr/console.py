@@ -1,0 +1,53 @@
+"""Printing on the terminal: tables, lists, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from gcr.experiments.formats import Sheet
+    from gcr.experiments.groups import Runs
+
+out = Console()
+err = Console(stderr=True)
+
+
+def warn_of_unreadable(runs: Runs) -> None:
+    for bad in runs.unreadable:
+        err.print(f"left out: {bad}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
+    narrow = out.is_terminal and out.width < 120
+    for sheet in sheets:
+        shown = [c for c in range(len(sheet.columns)) if not (narrow and sheet.columns[c] in ("seeds", "seconds"))]
+        view = Table(title=sheet.title, title_justify="left", title_style="bold")
+        for c in shown:
+            view.add_column(sheet.columns[c], justify="right" if c else "left", no_wrap=not c)
+        for row in sheet.rows:
+            texts = [row[c].text.replace(" ± ", "±") if narrow else row[c].text for c in shown]
+            view.add_row(*(Text(t, "bold" if row[c].bold else "") for t, c in zip(texts, shown, strict=True)))
+        print_whole(view)
+    for note in notes:
+        out.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_names(kind: str, rows: list[tuple[str, str, str]], third: str = "settings and defaults") -> None:
+    view = Table(box=None, pad_edge=False, header_style="bold")
+    view.add_column(kind, no_wrap=True)
+    view.add_column("what it is")
+    if any(row[2] for row in rows):
+        view.add_column(third)
+    for row in rows:
+        view.add_row(*row[: len(view.columns)])
+    print_whole(view)
+
+
+def print_whole(view: Table) -> None:
+    """Outside a terminal there is no width to fit: print lines as long as they need to be."""
+    Console(width=None if out.is_terminal else 200).print(view)

@@ -1,0 +1,83 @@
+"""Training experiments from the command line: checks before anything starts, progress, table, report, what is left."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gcr.console import err, out, print_sheets, warn_of_unreadable
+from gcr.settings import BadInput
+
+if TYPE_CHECKING:
+    from gcr.experiments.experiment import Experiment
+    from gcr.experiments.job import Execution
+
+words: list[str] = []  # of the command that runs, to be able to repeat it
+
+
+def train_and_show(
+    experiments: list[Experiment],
+    folder: Path,
+    name: str | None,
+    how: Execution,
+    title: str | None = None,
+) -> int:
+    """Train what is not there yet and print all. Returns the exit code."""
+    from gcr.experiments.engine import Ending, pick_device, run_all
+    from gcr.experiments.groups import group_runs
+    from gcr.experiments.job import Job
+    from gcr.experiments.report import needs_of_report, write_report
+    from gcr.experiments.run_folder import RunFolder
+    from gcr.experiments.tables import sheets
+    from gcr.progress import RunProgress
+    from gcr.scenarios import entry
+    from gcr.training.stepper import pick_mode
+
+    if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", name):
+        raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
+    device = pick_device(how.device)
+    for experiment in experiments:
+        pick_mode(how.mode, device, experiment.method)
+    for needed in {library for e in experiments for library in entry(e.scenario).needs} | (
+        needs_of_report() if title else set()
+    ):
+        if importlib.util.find_spec(needed) is None:
+            raise BadInput(f"this needs the library {needed}; install it with pip")
+    for scenario in {e.scenario for e in experiments}:
+        entry(scenario).check_present()
+    jobs = [Job(experiment, RunFolder.of(folder, experiment, name)) for experiment in experiments]
+    for job in jobs:
+        job.folder.check(job.experiment)
+    waiting = [job for job in jobs if not job.folder.finished]
+    for job in waiting:
+        job.folder.make()
+    if reused := len(jobs) - len(waiting):
+        err.print(f"{reused} of {len(jobs)} runs were there already", highlight=False)
+    ending = Ending()
+    if waiting:
+        with RunProgress(waiting, err) as progress:
+            ending = run_all(waiting, progress.listen, how)
+    runs = group_runs(job.folder for job in jobs if job.folder.finished)
+    warn_of_unreadable(runs)
+    if runs.groups:
+        print_sheets(sheets(runs.groups), runs.notes)
+    if runs.groups and title:
+        page = write_report(runs.groups, folder / "report.html", title)
+        out.print(f"report: {page}", highlight=False, soft_wrap=True)
+    unfinished = [job for job in waiting if not job.folder.finished]
+    if ending.signal and unfinished:
+        saved = sum(job.folder.saved for job in unfinished)
+        err.print(f"stopped: {len(unfinished)} of {len(jobs)} runs are unfinished, {saved} of them saved", style="red")
+        err.print(f"continue with: {this_command()}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 128 + ending.signal
+    return 1 if unfinished else 0
+
+
+def this_command() -> str:
+    program = ["python", "-m", "gcr"] if sys.argv[0].endswith("__main__.py") else [sys.argv[0]]
+    kept = [word for word in words if word not in ("--fresh", "--resume")]
+    return shlex.join([*program, *kept, *(["--resume"] if kept[:1] == ["run"] else [])])
