@@ -33,7 +33,7 @@ class Checkpoints:
         return sorted(self.folder.glob("checkpoint-*.safetensors"), reverse=True)
 
     def save(self, state: RunState) -> None:
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors()}
         about = {
@@ -43,7 +43,7 @@ class Checkpoints:
         }
         whole = self.folder / f"checkpoint-{state.steps:09d}.safetensors"
         part = self.folder / f".checkpoint-{os.getpid()}.part"
-        save_file(tensors, part, {"gcr": json.dumps(about)})
+        part.write_bytes(save(tensors, {"gcr": json.dumps(about)}))  # save_file has a temporary file of its own
         os.replace(part, whole)
         for old in self.files()[KEPT:]:
             old.unlink(missing_ok=True)
