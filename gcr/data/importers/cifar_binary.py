@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gcr.data.archive import Tree
-from gcr.data.source import Labels, Part, Pixels, Source, Wanted
+from gcr.data.importers.cifar_files import read_files, root_of
+from gcr.data.source import Labels, Pixels, Source, Wanted
 from gcr.settings import BadInput
 
 PIXELS = 3 * 32 * 32
@@ -19,21 +20,12 @@ def finds(tree: Tree, wanted: Wanted) -> str | None:
     if wanted.name not in FILES:
         return None
     train_files, test_file, _ = FILES[wanted.name]
-    whole = tree.root_with(*train_files, test_file)
-    return tree.root_with(train_files[0], test_file) if whole is None else whole
+    return root_of(tree, train_files, test_file)
 
 
 def read(tree: Tree, wanted: Wanted) -> Source:
     train_files, test_file, label_bytes = FILES[wanted.name]
-    root = tree.root_with(*train_files, test_file)
-    if root is None:
-        raise BadInput(
-            f"{tree.where} must hold {', '.join(train_files)} and {test_file} side by side; not all are there"
-        )
-    parts = [_records(tree, root + file, label_bytes) for file in train_files]
-    images, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
-    names = wanted.known.class_names if wanted.known else ()
-    return Source(Part.of(images, labels), Part.of(*_records(tree, root + test_file, label_bytes)), (3, 32, 32), names)
+    return read_files(tree, wanted, train_files, test_file, lambda file: _records(tree, file, label_bytes))
 
 
 def _records(tree: Tree, file: str, label_bytes: int) -> tuple[Pixels, Labels]:
