@@ -14,6 +14,7 @@ from gcr import launch
 from gcr.console import err, out, print_names, print_sheets, warn_of_unreadable
 from gcr.data_cli import data_app
 from gcr.option_text import read_pack, read_seeds, read_settings
+from gcr.options import DeviceOption, OutOption, PackOption, PrecisionOption, ProcessesOption, ThreadsOption
 from gcr.settings import BadInput
 
 app = typer.Typer(
@@ -26,11 +27,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app)
-
-OutOption = Annotated[Path, typer.Option("--out", help="Folder for run folders.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")]
-PackOption = Annotated[str, typer.Option("--pack", help="Runs at a time on a GPU; auto: as many as pay.")]
-ProcessesOption = Annotated[int, typer.Option("--processes", help="Runs at a time on a CPU; 0: one per core.", min=0)]
 
 
 def run_cli(arguments: list[str] | None = None) -> int:
@@ -114,12 +110,10 @@ def run(
     mode: Annotated[
         str, typer.Option("--mode", help="How steps run: auto, eager, compiled or captured (as a CUDA graph).")
     ] = "auto",
-    precision: Annotated[
-        str | None, typer.Option("--precision", help="fp32, tf32 or bf16; tf32 on a GPU if not given.")
-    ] = None,
+    precision: PrecisionOption = None,
     pack: PackOption = "auto",
     processes: ProcessesOption = 0,
-    threads: Annotated[int, typer.Option("--threads", help="Threads of a run on a CPU.", min=1)] = 1,
+    threads: ThreadsOption = 1,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits every time on a GPU too; slower.")
     ] = False,

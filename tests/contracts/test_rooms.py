@@ -23,6 +23,7 @@ ORDER = [
     "experiments",
     "progress",
     "console",
+    "options",
     "option_text",
     "launch",
     "data_cli",
