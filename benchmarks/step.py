@@ -4,9 +4,10 @@
     python benchmarks/step.py --model resnet18 --shape 3,32,32 --buffer 500   CIFAR shapes, made images
 
 On a GPU every method is timed kernel by kernel (eager), compiled, captured, and captured in packs of 2 to 16. Writes
-``results/step-<device>.json`` (``--out`` for another file): images a second, the share of the device's measured matrix
-product peak, and the share of a captured step that is not the network (``surroundings``: draws, views, replay, memory,
-optimizer), by timing the network alone in the same way.
+``results/step-<device>.json`` (``--out`` for another file): the share of the device's measured matrix product peak, the
+share of a captured step that is not ``method.loss`` and its gradients (``surroundings``: draws, views, replay, memory,
+optimizer, projections) by timing these alone in the same way, and ``beside_er``: the step's time over ER's, divided by
+the same ratio of counted operations. Steps are those of the last of five tasks, where GEM has four constraints.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from gcr.augment import Views
 from gcr.cuda_graph import capture
 from gcr.experiments.experiment import Experiment, compose
 from gcr.methods import METHODS, Batch
-from gcr.models import build
 from gcr.scenarios import Images, Scenario, equal_tasks
-from gcr.training import How, Run
+from gcr.training import How, Run, own_stream
 from gcr.training.numerics import computing
 from gcr.training.pack import run_pack
 
+TASKS = 5
 WARM = 6  # steps before the clock starts; captured steps have been captured by then
 
 
@@ -43,12 +44,14 @@ def made_scenario(shape: tuple[int, int, int], n: int) -> Scenario:
     images = Images(torch.randint(256, (n, *shape), dtype=torch.uint8), torch.arange(n) % 10)
     views = Views(mean=(0.5,) * shape[0], std=(0.25,) * shape[0])
     test = Images(images.pixels[:10], images.labels[:10])
-    return Scenario("made", images, test, equal_tasks(10, 1), views, tuple("0123456789"))
+    return Scenario("made", images, test, equal_tasks(10, TASKS), views, tuple("0123456789"))
 
 
 def new_run(experiment: Experiment, scenario: Scenario, model: str, device: torch.device, mode: str) -> Run:
     how = How(device=str(device), mode=mode)
-    return Run(scenario, model, experiment.method, experiment.memory, experiment.training, experiment.seed, how)
+    run = Run(scenario, model, experiment.method, experiment.memory, experiment.training, experiment.seed, how)
+    run.state.stage = len(run.plan.stages) - 1
+    return run
 
 
 def time_together(runs: list[Iterator[None]], steps: int, repeats: int, device: torch.device) -> list[float]:
@@ -94,16 +97,14 @@ def network_alone(run: Run, scenario: Scenario) -> Iterator[None]:
 
 
 def gigaflops_a_step(run: Run) -> float:
-    """Forward and backward: three times the forward pass (multiplications and additions) over every view of a step."""
-    net = build(run.model, run.scenario.image_shape, 10, seed=0)
-    with FlopCounterMode(display=False) as counter:
-        net.eval()(torch.zeros(1, *run.scenario.image_shape))
-    return 3e-9 * float(counter.get_total_flops()) * images_a_step(run)
-
-
-def images_a_step(run: Run) -> int:
-    replayed = sum(len(kinds) for kinds in run.method.replays) * _replay_size(run)
-    return run.training.batch + replayed
+    """Multiplications and additions of matrix products and convolutions, counted in an eager step with replay."""
+    steps = run.advance()
+    with own_stream(run.device):
+        for _ in islice(steps, 3):
+            pass
+        with FlopCounterMode(display=False) as counter:
+            next(steps)
+    return 1e-9 * float(counter.get_total_flops())
 
 
 def _replay_size(run: Run) -> int:
@@ -142,7 +143,8 @@ def main() -> None:
     ways = options.ways or ("eager,compiled,1,2,4,8,16" if on_gpu else "eager")
     torch.backends.cudnn.benchmark = True
     channels, height, width = map(int, options.shape.split(","))
-    scenario = made_scenario((channels, height, width), 32 * (WARM + options.steps * options.repeats + 64)).to(device)
+    steps = WARM + options.steps * options.repeats + 64
+    scenario = made_scenario((channels, height, width), TASKS * 32 * steps).to(device)
     peak = peak_tflops(device) if on_gpu else None
     about: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if on_gpu else f"{platform.machine()} CPU, one thread",
@@ -164,10 +166,19 @@ def main() -> None:
             for way in ways.split(","):
                 row = measure(compose("seq-digits", name, overrides=given), scenario, way, device, options, peak)
                 about["rows"].append(row)
+                row["beside_er"] = beside_er(row, about["rows"])
                 out.write_text(json.dumps(about, indent=2) + "\n")  # what is measured is not lost
                 told = {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items() if k != "ms_all"}
                 print(" ".join(f"{k}={v}" for k, v in told.items()), flush=True)
     print(f"written: {out}")
+
+
+def beside_er(row: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
+    """How much slower than ER for the same number of operations; none if ER was not timed before."""
+    for er in rows:
+        if er["method"] == "er" and all(er[key] == row[key] for key in ("precision", "mode", "pack")):
+            return float(row["ms"] / er["ms"] * er["gigaflops"] / row["gigaflops"]) if row["gigaflops"] else None
+    return None
 
 
 def measure(
@@ -185,10 +196,10 @@ def measure(
         "pack": pack,
         "ms": ms,
         "ms_all": times,
-        "images_per_second": 1000 * images_a_step(runs[0]) / ms,
+        "gigaflops": gigaflops_a_step(new_run(experiment, scenario, options.model, device, "eager")),
     }
     if peak:
-        row["peak_share"] = gigaflops_a_step(runs[0]) / ms / peak
+        row["peak_share"] = row["gigaflops"] / ms / peak
         row["gib"] = torch.cuda.max_memory_reserved() / 2**30
     if mode == "captured":
         alone = statistics.median(

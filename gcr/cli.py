@@ -137,7 +137,7 @@ def run(
 
     `gcr run seq-digits --method er --selector grad-approx --set lr=0.03 --out runs/er-gcr`
 
-    `gcr run seq-digits --method all --setting online --stream 300 --seeds 0-4`
+    `gcr run seq-digits --method all --setting online --seeds 0-4`
 
     `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8 --precision bf16`
     """

@@ -318,7 +318,7 @@ def test_settings_that_do_not_go_together(tmp_path):
     def run(*arguments):
         return gcr("run", "seq-digits", "--out", tmp_path, *arguments)
 
-    refused(run("--setting", "online", "--stream", "20"), "stream must be >= batch, which is 32, got 20")
+    refused(run("--setting", "online", "--stream", "8"), "stream must be >= batch, which is 10, got 8")
     refused(run("--setting", "online", "--epochs", "3"), "epochs must be 1 in the online setting, got 3")
     refused(run("--setting", "sometimes"), "setting must be one of offline, online")
     refused(run("--method", "er,gcr", "--selector", "herding"), "--selector is for one method at a time")

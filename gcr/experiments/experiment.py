@@ -159,9 +159,12 @@ def compose(
     memory = None
     if has_memory:
         memory = Policy(**({"buffer": about.buffer} | values[Policy]), selector=policy_class(**values[policy_class]))
-    stream = Stream(**values[Stream])
-    epochs = 1 if stream.online and not method_class.sees_all_tasks else about.epochs
-    training = Training(**({"epochs": epochs, "lr": about.lr} | values[Training]))
+    length = {"stream": about.stream} if values[Stream].get("setting") == "online" else {}
+    stream = Stream(**(length | values[Stream]))
+    usual: dict[str, Any] = {"epochs": about.epochs, "lr": about.lr}
+    if stream.online and not method_class.sees_all_tasks:
+        usual |= {"epochs": 1, "batch": about.stream_batch}
+    training = Training(**(usual | values[Training]))
     return Experiment(scenario, stream, model, method_class(**values[method_class]), memory, training, seed)
 
 

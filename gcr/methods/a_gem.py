@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gcr.methods.directions import Direction, add, inner_products
 from gcr.methods.losses import label_loss, label_residual, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
@@ -52,11 +53,9 @@ class AGem(Method):
         return label_residual(logits, batch.labels)
 
 
-def project_on(gradients: Sequence[Tensor | None], reference: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """``gradients`` without what goes against ``reference``. One that is not there counts as zero."""
-    pairs = list(zip(gradients, reference, strict=True))
-    both = [(g.double(), r.double()) for g, r in pairs if g is not None and r is not None]
-    slope = torch.stack([(g * r).sum() for g, r in both]).sum()
-    square = torch.stack([r.double().square().sum() for r in reference if r is not None]).sum()
+def project_on(gradients: Direction, reference: Direction) -> list[Tensor | None]:
+    """``gradients`` without what goes against ``reference``."""
+    products = inner_products([gradients, reference])
+    slope, square = products[0, 1], products[1, 1]
     against = torch.where(slope < 0, -slope / square, 0.0)
-    return [g if r is None else against.to(r.dtype) * r + (0 if g is None else g) for g, r in pairs]
+    return add(gradients, [reference], against.reshape(1))

@@ -1,14 +1,16 @@
 """CLS-ER: two averages of the network teach it, a plastic and a stable one (Arani, Sarfraz and Zonooz 2022).
 
 ``loss = CE(new and replay) + reg_weight * mean |h(x') - z'|^2``, with h the network and z' the logits of whichever
-average gives the true class of x' the higher probability. After step t an average moves to
-``a theta_average + (1 - a) theta``, with ``a = min(1 - 1 / (t + 1), decay)``, but only in a share of the steps: the
-plastic one often, the stable one seldom. The stable one predicts.
+average gives the true class of x' the higher probability. An average moves to ``a theta_average + (1 - a) theta`` in a
+share of the steps, the plastic one often, the stable one seldom; in its m-th move ``a = min(1 - 1 / m, decay)``: it
+begins as a plain mean. The stable one predicts.
 
 Which steps is drawn at random in the paper; here they are spread evenly, from the first step on: step t is one if
-``ceil(t rate) > ceil((t - 1) rate)``. As in the authors' code only parameters are averaged. Each average keeps batch
-statistics of its own, from its passes over replay minibatches in training mode; the network sees the replay minibatch
-twice, alone for the consistency term and together with the new batch.
+``ceil(t rate) > ceil((t - 1) rate)``. The authors' code has ``t + 1`` for m, so that an average that moves seldom keeps
+much of the network's random beginning for thousands of steps; on digits it learned nothing. As in their code only
+parameters are averaged. Each average keeps batch statistics of its own, from its passes over replay minibatches in
+training mode; the network sees the replay minibatch twice, alone for the consistency term and together with the new
+batch.
 """
 
 from __future__ import annotations
@@ -76,8 +78,9 @@ class ClsEr(Method):
             ("plastic", self.plastic_rate, self.plastic_decay),
             ("stable", self.stable_rate, self.stable_decay),
         ):
-            due = (steps * rate).ceil() > ((steps - 1) * rate).ceil()
-            share = torch.where(due, (1 / (steps + 1)).clamp_min(1 - decay), 0.0).float()  # 1 - a, or no move
+            moves = (steps * rate).ceil()
+            due = moves > ((steps - 1) * rate).ceil()
+            share = torch.where(due, (1 / moves).clamp_min(1 - decay), 0.0).float()  # 1 - a, or no move
             averaged = [extras[f"{average}.{name}"] for name, _ in net.named_parameters()]
             torch._foreach_mul_(averaged, 1 - share)
             torch._foreach_add_(averaged, torch._foreach_mul(list(net.parameters()), share))

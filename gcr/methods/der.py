@@ -23,7 +23,7 @@ class Der(Method):
     name: ClassVar[str] = "der"
     summary: ClassVar[str] = "dark experience replay: distil the logits stored with remembered examples"
 
-    alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
+    alpha: float = setting(0.3, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
 
     @property
     def replays(self) -> tuple[tuple[str, ...], ...]:
@@ -46,6 +46,7 @@ class DerPlusPlus(Der):
     name: ClassVar[str] = "der++"
     summary: ClassVar[str] = "DER and cross-entropy on a second draw of remembered examples"
 
+    alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(0.5, "weight of the label term", low=0.0, remedy="0 leaves it out")
 
     @property

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gcr.methods.cone import cone_multipliers
+from gcr.methods.directions import Direction, add, inner_products
 from gcr.methods.losses import label_loss, label_residual, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
@@ -60,40 +61,22 @@ class Gem(Method):
     ) -> list[Tensor | None]:
         if not replay or stage == 0:
             return gradients
-        lines = [gradients]  # g, g_1, …, each a list over parameters
+        past = []
         for images, labels, weights in _by_task(replay[0], stage):
-            past = weighted_mean(label_loss(net(images), labels), weights)
-            lines.append(list(torch.autograd.grad(past, parameters, allow_unused=True)))
-        stacked = [_stack(same) for same in zip(*lines, strict=True)]
-        return project_stacked(stacked, self.margin)
+            value = weighted_mean(label_loss(net(images), labels), weights)
+            past.append(torch.autograd.grad(value, parameters, allow_unused=True))
+        return project_on_past(gradients, past, self.margin)
 
     def residual(self, logits: Tensor, batch: Batch) -> Tensor:
         return label_residual(logits, batch.labels)
 
 
-def project_stacked(stacked: Sequence[Tensor | None], margin: float) -> list[Tensor | None]:
-    """g~ of every parameter. Each of ``stacked`` [1 + t, ...] has g and the t gradients of past tasks."""
-    products = torch.stack([_products(lines) for lines in stacked if lines is not None]).sum(0)
+def project_on_past(gradients: Direction, past: Sequence[Direction], margin: float) -> list[Tensor | None]:
+    """g~, given g and the gradients of past tasks."""
+    products = inner_products([gradients, *past])
     slopes, products = products[0, 1:], products[1:, 1:]
     multipliers = margin + cone_multipliers(products, slopes + margin * products.sum(1))
-    multipliers = torch.where((slopes < 0).any(), multipliers, 0.0)
-    return [
-        None if lines is None else lines[0] + torch.tensordot(multipliers, lines[1:].double(), 1).to(lines.dtype)
-        for lines in stacked
-    ]
-
-
-def _products(lines: Tensor) -> Tensor:
-    flat = lines.flatten(1).double()
-    return flat @ flat.T
-
-
-def _stack(same: tuple[Tensor | None, ...]) -> Tensor | None:
-    """The gradients of one parameter; zero where the loss does not reach it, None where no loss does."""
-    there = next((gradient for gradient in same if gradient is not None), None)
-    if there is None:
-        return None
-    return torch.stack([torch.zeros_like(there) if gradient is None else gradient for gradient in same])
+    return add(gradients, past, torch.where((slopes < 0).any(), multipliers, 0.0))
 
 
 def _by_task(kept: Batch, n_past: int) -> list[tuple[Tensor, Tensor, Tensor]]:

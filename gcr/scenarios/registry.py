@@ -39,6 +39,8 @@ class Entry:
     epochs: int = 50
     buffer: int = 500
     lr: float = 0.03
+    stream: int = 6250  # online: examples of each stream, and of a batch
+    stream_batch: int = 32
     data: str = ""  # the cached data set it is made of; empty: embedded
     needs: tuple[str, ...] = ()  # libraries beyond torch and NumPy
 
@@ -92,6 +94,8 @@ SCENARIOS: tuple[Entry, ...] = (
         epochs=10,
         buffer=100,
         lr=0.1,
+        stream=300,
+        stream_batch=10,  # one pass over 1,438 examples is few steps
         needs=("sklearn",),
     ),
     _cached("seq-cifar10", "cifar10", 5, CIFAR10),

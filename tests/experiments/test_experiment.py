@@ -106,3 +106,13 @@ def test_setting_lines_tell_everything_that_can_be_set():
     assert {"alpha", "gamma", "lr", "buffer", "ridge"} <= {name for name, _, _ in lines}
     assert all(help for _, help, _ in lines)
     assert {name: default for name, _, default in lines}["lr"] == "0.1"  # the scenario's
+
+
+def test_a_stream_of_digits_is_short_unless_told_otherwise():
+    online = compose("seq-digits", "er", overrides={"setting": "online"})
+    assert (online.stream.stream, online.training.batch, online.training.epochs) == (300, 10, 1)
+    told = compose("seq-digits", "er", overrides={"setting": "online", "stream": 500, "batch": 20})
+    assert (told.stream.stream, told.training.batch) == (500, 20)
+    joint = compose("seq-digits", "joint", overrides={"setting": "online"})
+    assert (joint.training.batch, joint.training.epochs) == (32, 10)
+    assert compose("seq-cifar10", "er", overrides={"setting": "online"}).stream.stream == 6250

@@ -40,5 +40,5 @@ def test_gradients_that_are_not_there_count_as_zero():
     first, second, third, fourth = project_on([g, None, g, None], [r, r, None, None])
     torch.testing.assert_close(first, g + 0.25 * r)
     torch.testing.assert_close(second, 0.25 * r)
-    assert third is g
+    assert torch.equal(third, g)
     assert fourth is None

@@ -15,7 +15,7 @@ from gcr.experiments.experiment import compose
 from gcr.memory import Policy
 from gcr.methods import Batch, Gem
 from gcr.methods.cone import cone_multipliers
-from gcr.methods.gem import project_stacked
+from gcr.methods.gem import project_on_past
 from gcr.models import build
 from gcr.select import ClassBalanced
 from gcr.settings import BadInput
@@ -74,8 +74,8 @@ def test_multipliers_equal_those_of_every_active_set_tried(seed, t, margin, spre
 @given(problems(), st.sampled_from([0.0, 0.5]))
 def test_the_projected_gradient_violates_nothing(lines, margin):
     lines = lines / lines.norm(dim=1, keepdim=True).clamp_min(1e-30)
-    parts = [lines[:, :1].clone(), lines[:, 1:].unsqueeze(2).clone(), None]
-    first, rest, nothing = project_stacked(parts, margin)
+    gradients, *past = ([line[:1], line[1:].unsqueeze(1), None] for line in lines)
+    first, rest, nothing = project_on_past(gradients, past, margin)
     assert nothing is None
     mended = torch.cat([first, rest.squeeze(1)])
     if (lines[1:].double() @ lines[0].double() >= 0).all():
