@@ -14,12 +14,12 @@ Two options go beyond the paper. ``replace`` lowers ``L_sub`` by exchanging rows
 (``refine.py``). ``trim`` keeps outliers out of memory: the longest gradients of each class count in the target but
 are not chosen. Matching pursuit otherwise goes for them first, since they make up most of the target and promise the
 largest correlation; and they belong to examples that the network has got wrong, among them all that are labelled
-wrong.
+wrong. ``weights="unit"`` keeps the rows and not the weights, to tell what either is worth.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -47,6 +47,10 @@ class GradApprox(Settings):
     replace: int = setting(0, "passes of exchanging rows after the greedy choice; 0 is the paper's algorithm", low=0)
     trim: float = setting(0.0, "share of each class, the longest gradients, that is not chosen", low=0.0, high=0.9)
 
+    weights: str = setting(
+        "fitted", "of the chosen rows: those that match the gradient, or all 1", choices=("fitted", "unit")
+    )
+
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
         assert pool.features is not None
         assert pool.residuals is not None
@@ -56,9 +60,10 @@ class GradApprox(Settings):
         if self.shares == "task" and pool.tasks is not None:
             budgets = task_budgets(pool.labels, pool.tasks, budget)
         barred = longest(gradients, classes, self.trim, budgets) if self.trim else None
-        return match(
+        chosen = match(
             gradients, pool.labels, pool.weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets
         )
+        return chosen if self.weights == "fitted" else replace(chosen, weights=torch.ones_like(chosen.weights))
 
 
 def longest(gradients: LastLayerGradients, classes: list[Tensor], trim: float, budgets: list[int]) -> Tensor:

@@ -132,3 +132,12 @@ def test_trimmed_rows_still_count_in_the_target():
     chosen = GradApprox(ridge=0.0, trim=0.4)(pool, 1, torch.zeros(3))
     assert chosen.rows.tolist() == [0]
     assert chosen.weights.tolist() == pytest.approx([6.0])
+
+
+def test_unit_weights_are_a_matter_of_the_same_rows():
+    torch.manual_seed(4)
+    pool = Pool(torch.arange(60) % 3, torch.rand(60) + 0.5, torch.randn(60, 5), torch.randn(60, 3))
+    fitted, unit = (GradApprox(weights=weights)(pool, 12, torch.zeros(60)) for weights in ("fitted", "unit"))
+    assert torch.equal(fitted.rows, unit.rows)
+    assert torch.equal(unit.weights, torch.ones_like(fitted.weights))
+    assert not torch.allclose(fitted.weights, unit.weights)
