@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcr.methods.directions import Direction, add, inner_products
+from gcr.methods.directions import Direction, parts, vectors
 from gcr.methods.losses import label_loss, label_residual, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
@@ -55,7 +55,8 @@ class AGem(Method):
 
 def project_on(gradients: Direction, reference: Direction) -> list[Tensor | None]:
     """``gradients`` without what goes against ``reference``."""
-    products = inner_products([gradients, reference])
-    slope, square = products[0, 1], products[1, 1]
-    against = torch.where(slope < 0, -slope / square, 0.0)
-    return add(gradients, [reference], against.reshape(1))
+    both = (gradients, reference)
+    g, r = vectors(both)
+    slope = g @ r
+    against = torch.where(slope < 0, -slope / (r @ r), 0.0)
+    return parts(torch.addcmul(g, r, against), both)

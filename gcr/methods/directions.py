@@ -1,6 +1,7 @@
-"""Gradients as directions in the space of all parameters: their inner products, and what they add up to.
+"""Gradients as directions in the space of all parameters: as long vectors, and back.
 
-A direction is a list with a tensor, or None for zero, per parameter. All parameters together make few large kernels.
+A direction is a list with a tensor, or None for zero, per parameter. A network has many parameters; what is done with
+them as one vector takes few kernels.
 """
 
 from __future__ import annotations
@@ -9,41 +10,39 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 Direction = Sequence[Tensor | None]
 
-BLOCKS = 1024  # of numbers, whose products a GPU sums side by side
 
+def vectors(directions: Sequence[Direction]) -> list[Tensor]:
+    """Each as one vector, its numbers in the order in which they lie in memory; without what is None in all.
 
-def inner_products(directions: Sequence[Direction]) -> Tensor:
-    """Of each with each, in float64: [n, n].
-
-    >>> g, h = [torch.tensor([1.0, 2.0]), None], [torch.tensor([3.0, 0.0]), torch.ones(1)]
-    >>> inner_products([g, h]).tolist()
-    [[5.0, 3.0], [3.0, 10.0]]
+    >>> vectors([[torch.tensor([1.0, 2.0]), None], [None, None]])
+    [tensor([1., 2.]), tensor([0., 0.])]
     """
-    flat = torch.stack([torch.cat([part.reshape(-1) for part in direction]) for direction in _filled(directions)])
-    flat = F.pad(flat, (0, -flat.shape[1] % BLOCKS))
-    blocks = flat.reshape(len(flat), BLOCKS, -1).transpose(0, 1).double()
-    return (blocks @ blocks.mT).sum(0)
-
-
-def add(first: Direction, others: Sequence[Direction], multipliers: Tensor) -> list[Tensor | None]:
-    """``first + multipliers . others``; None for a parameter that none of them moves."""
-    moved = [any(part is not None for part in same) for same in zip(first, *others, strict=True)]
-    total, *rest = _filled([first, *others])
-    for direction, multiplier in zip(rest, multipliers.to(total[0].dtype), strict=True):
-        total = list(torch._foreach_add(total, torch._foreach_mul(direction, multiplier)))
-    parts = iter(total)
-    return [next(parts) if is_moved else None for is_moved in moved]
-
-
-def _filled(directions: Sequence[Direction]) -> list[list[Tensor]]:
-    """With zeros for None, without the parameters that are None in all."""
     columns = []
     for same in zip(*directions, strict=True):
-        there = next((part for part in same if part is not None), None)
-        if there is not None:
-            columns.append([torch.zeros_like(there) if part is None else part for part in same])
-    return [list(line) for line in zip(*columns, strict=True)]
+        first = next((part for part in same if part is not None), None)
+        if first is not None:
+            columns.append([_as_it_lies(part, first) for part in same])
+    return [torch.cat(parts) for parts in zip(*columns, strict=True)]
+
+
+def parts(vector: Tensor, directions: Sequence[Direction]) -> list[Tensor | None]:
+    """The direction that is ``vector``, made from ``vectors(directions)``."""
+    firsts = [next((part for part in same if part is not None), None) for same in zip(*directions, strict=True)]
+    rest = iter(vector.split([first.numel() for first in firsts if first is not None]))
+    return [None if first is None else _like(next(rest), first) for first in firsts]
+
+
+def _as_it_lies(part: Tensor | None, first: Tensor) -> Tensor:
+    """In the memory order of ``first``, which is dense: no copy where they agree."""
+    if part is None:
+        part = torch.zeros_like(first)
+    elif part.stride() != first.stride():
+        part = torch.empty_like(first).copy_(part)
+    return part.as_strided((part.numel(),), (1,))
+
+
+def _like(piece: Tensor, first: Tensor) -> Tensor:
+    return piece.as_strided(first.shape, first.stride(), piece.storage_offset())

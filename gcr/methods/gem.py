@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gcr.methods.cone import cone_multipliers
-from gcr.methods.directions import Direction, add, inner_products
+from gcr.methods.directions import Direction, parts, vectors
 from gcr.methods.losses import label_loss, label_residual, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
 from gcr.settings import BadInput, setting
+
+BLOCKS = 1024
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,22 @@ class Gem(Method):
 
 def project_on_past(gradients: Direction, past: Sequence[Direction], margin: float) -> list[Tensor | None]:
     """g~, given g and the gradients of past tasks."""
-    products = inner_products([gradients, *past])
+    directions = [gradients, *past]
+    g, *lines = vectors(directions)
+    products = inner_products(torch.stack([g, *lines]))
     slopes, products = products[0, 1:], products[1:, 1:]
     multipliers = margin + cone_multipliers(products, slopes + margin * products.sum(1))
-    return add(gradients, past, torch.where((slopes < 0).any(), multipliers, 0.0))
+    multipliers = torch.where((slopes < 0).any(), multipliers, 0.0).to(g.dtype)
+    for line, multiplier in zip(lines, multipliers, strict=True):
+        g = torch.addcmul(g, line, multiplier)
+    return parts(g, directions)
+
+
+def inner_products(lines: Tensor) -> Tensor:
+    """Of each with each, in float64, by blocks that a GPU does side by side: [n, p] -> [n, n]."""
+    lines = F.pad(lines, (0, -lines.shape[1] % BLOCKS))
+    blocks = lines.reshape(len(lines), BLOCKS, -1).transpose(0, 1).double()
+    return (blocks @ blocks.mT).sum(0)
 
 
 def _by_task(kept: Batch, n_past: int) -> list[tuple[Tensor, Tensor, Tensor]]:
