@@ -24,7 +24,8 @@ from gcr.settings import BadInput
 PICTURE_BYTES = 5_000_000  # of all pictures of a page
 MARKUP_BYTES = 220  # of a picture, besides its pixels
 MOST_PICTURES = 500  # of a buffer
-LARGEST_SIDE = 64  # pixels; larger pictures are shown smaller
+SIDE, SMALL_SIDE = 64, 32  # pixels; larger pictures are shown smaller, still smaller where bytes are few
+ROOMY = 300_000  # bytes of a buffer
 MOST_SELECTIONS = 40  # of a buffer; the last ones
 
 
@@ -58,6 +59,22 @@ class Gallery:
     contents: Contents | None  # None: the run folder has no memory, or no bytes are left
     selections: Table | None
     notes: list[str]
+
+    @property
+    def about(self) -> str:
+        held = self.contents
+        if held is None:
+            return " ".join(f"{note}." for note in self.notes)
+        sentences = [f"{held.size} examples of seed {self.seed}, by class and falling weight."]
+        if held.weighted:
+            sentences.append(f"Effective number, (Σw)² / Σw²: {held.effective:.1f}.")
+        else:
+            sentences.append("All weights are 1.")
+        if len(held.pictures) < held.size:
+            sentences.append(
+                f"To keep the page small, {len(held.pictures)} are shown: the heaviest of every class first."
+            )
+        return " ".join([*sentences, *(f"{note}." for note in self.notes)])
 
 
 def galleries(shown: Sequence[Shown]) -> dict[int, Gallery]:
@@ -104,12 +121,14 @@ def _contents(path: Path, changed: int, class_names: tuple[str, ...], n_bytes: i
     for row in order:
         ranked.append((seen.setdefault(labels[row], 0), row))
         seen[labels[row]] += 1
+    side = SIDE if n_bytes >= ROOMY else SMALL_SIDE
     taken: dict[int, str] = {}
     for _, row in sorted(ranked)[:MOST_PICTURES]:  # the heaviest of every class, then the second of every class, …
-        if n_bytes <= 0:
+        source = _png(memory["image"][row], side)
+        n_bytes -= len(source) + MARKUP_BYTES
+        if n_bytes < 0:
             break
-        taken[row] = _png(memory["image"][row])
-        n_bytes -= len(taken[row]) + MARKUP_BYTES
+        taken[row] = source
     shown = sorted(taken, key=lambda row: (labels[row], -weights[row]))
     squares = sum(weight**2 for weight in weights)
     return Contents(
@@ -178,14 +197,13 @@ def _text(value: Any) -> str:
     return MISSING if number is None else f"{number:.3g}" if number != int(number) else str(int(number))
 
 
-def _png(image: Tensor) -> str:
-    """[c, h, w] uint8 -> data URI."""
+def _png(image: Tensor, side: int) -> str:
+    """[c, h, w] uint8 -> data URI, with no side longer than ``side``."""
     from PIL import Image
 
     pixels = image.permute(1, 2, 0).numpy()
     picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    if max(picture.size) > LARGEST_SIDE:
-        picture.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+    picture.thumbnail((side, side))
     file = io.BytesIO()
     picture.save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
