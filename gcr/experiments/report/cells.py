@@ -83,12 +83,15 @@ class Table:
 
     def without_constant(self, names: Sequence[str]) -> Table:
         """Without those of the named columns that say the same in every row."""
-        dropped = {
-            c
-            for c, column in enumerate(self.columns)
-            if column in names and len({row.cells[c].text for row in self.rows}) < 2
-        }
-        kept = [c for c in range(len(self.columns)) if c not in dropped]
+        texts = [{row.cells[c].text for row in self.rows} for c in range(len(self.columns))]
+        return self._only([c for c, column in enumerate(self.columns) if column not in names or len(texts[c]) > 1])
+
+    def without_empty(self) -> Table:
+        """Without columns that no row has a value for."""
+        there = range(len(self.columns))
+        return self._only([c for c in there if any(row.cells[c].text != MISSING for row in self.rows)])
+
+    def _only(self, kept: Sequence[int]) -> Table:
         rows = [replace(row, cells=[row.cells[c] for c in kept]) for row in self.rows]
         return Table(self.name, [self.columns[c] for c in kept], rows, sum(c < self.words for c in kept))
 

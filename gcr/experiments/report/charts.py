@@ -15,9 +15,9 @@ WIDTH, HEIGHT = 380, 270
 LEFT, RIGHT, TOP, BOTTOM = 34, 12, 10, 40
 SQUARE = WIDTH - LEFT - RIGHT + TOP + BOTTOM  # the height that makes both axes equally long
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # Okabe and Ito
-DASHES = ("", "7 4", "2 3", "9 3 2 3")
+DASHES = ("", "7 4", "4 2", "9 3 2 3")
 STYLES = len(COLOURS) * len(DASHES)  # curves that can be told apart
-FLAT = "1 5"  # one training on all tasks
+FLAT = "2 4"  # one training on all tasks
 Tick = tuple[float, str]
 
 
@@ -146,14 +146,15 @@ def _draw(curve: Curve, style: Style, x: Scale, y: Scale, places: Sequence[float
 
 
 def whole_range(values: Sequence[float]) -> tuple[int, int, int]:
-    """Ends of an axis, in whole tens, and the step of its ticks.
+    """Ends of an axis, and the step of its ticks, which both ends are multiples of.
 
     >>> whole_range([31.0, 88.0]), whole_range([50.0])
-    ((30, 90, 20), (40, 50, 5))
+    ((20, 100, 20), (40, 50, 5))
     """
-    high = 10 * math.ceil(max(values) / 10)
-    low = min(10 * math.floor(min(values) / 10), high - 10)
-    return low, high, 20 if high - low > 50 else 10 if high - low > 20 else 5
+    reach = max(values) - min(values)
+    step = 20 if reach > 50 else 10 if reach > 20 else 5
+    high = step * math.ceil(max(values) / step)
+    return min(step * math.floor(min(values) / step), high - 10), high, step
 
 
 def scatter(title: str, marks: Sequence[Mark], series: Sequence[str]) -> Scatter:

@@ -50,7 +50,7 @@ class Section:
     curves_left_out: int
     forgetting: Table | None
     cost: Table
-    maps: list[HeatMap]
+    maps: list[list[HeatMap]]  # of each group, in its two views
     maps_left_out: int
     galleries: list[Gallery]
     stage: str  # what a row of the maps stands for
@@ -143,11 +143,11 @@ def _section(title: str, anchor: str, shown: list[Shown], galleries: dict[int, G
         curves = [_curve(one, view, over_all_tasks=online) for one in drawn]
         if chart := line_chart(f"{name} accuracy", curves, stage):
             charts.append(chart)
-    maps: list[HeatMap] = []
+    maps: list[list[HeatMap]] = []
     for one in shown:
         pair = [HeatMap(one.facet, one.name, VIEWS[view], mean_matrix(one.group, view)) for view in VIEWS]
         budget.left -= sum(len(each.matrix) * len(each.matrix[0]) for each in pair)
-        maps += pair if budget.left >= 0 else []
+        maps += [pair] if budget.left >= 0 else []
     odd = sum(len(one.group.results) - len(_matrices(one.group, "class_il")) for one in shown)
     return Section(
         title=title,
@@ -159,10 +159,10 @@ def _section(title: str, anchor: str, shown: list[Shown], galleries: dict[int, G
         forgetting=_forgetting(title, shown),
         cost=_cost(title, shown),
         maps=maps,
-        maps_left_out=len(shown) - len(maps) // 2,
+        maps_left_out=len(shown) - len(maps),
         galleries=[galleries[one.facet] for one in shown if one.facet in galleries],
         stage=stage,
-        notes=[f"{odd} runs whose accuracy matrix has another shape are not in the charts"] if odd else [],
+        notes=[f"Runs whose accuracy matrix has another shape, not in the charts: {odd}"] if odd else [],
     )
 
 
@@ -186,9 +186,8 @@ def _cost(title: str, shown: Sequence[Shown]) -> Table:
         words = [Cell(one.name), Cell(device)]
         rows.append(Row(one.facet, [*words, mean_cell(one.group.seconds, 1), bytes_cell(held), bytes_cell(peak)]))
     columns = ["method", "device", "seconds", "memory held", "most bytes in use"]
-    return (
-        Table(f"seconds and memory, {title}", columns, rows, words=2).with_bars([2, 3, 4]).without_constant(("device",))
-    )
+    table = Table(f"seconds and memory, {title}", columns, rows, words=2).with_bars([2, 3, 4])
+    return table.without_constant(("device",)).without_empty()
 
 
 def _curve(one: Shown, view: str, over_all_tasks: bool) -> Curve:

@@ -72,10 +72,21 @@ def last_epoch(metrics: Path) -> Epoch | None:
 
 
 def unfinished_table(runs: Sequence[Unfinished], facets: Facets) -> Table:
-    columns = ["method", "scenario", "setting", "state", "last epoch ended", "K", "seed", "task or stream", "epoch"]
+    columns = [
+        "method",
+        "folder",
+        "scenario",
+        "setting",
+        "state",
+        "last epoch ended",
+        "K",
+        "seed",
+        "task or stream",
+        "epoch",
+    ]
     rows = [Row(_facet(run, facets), _cells(run)) for run in runs]
     columns += ["steps done, percent", "loss", "accuracy while training"]
-    table = Table("unfinished runs", columns, rows, words=5).without_constant(("scenario", "setting", "K"))
+    table = Table("unfinished runs", columns, rows, words=6).without_constant(("scenario", "setting", "K"))
     return table.with_bars([table.columns.index("steps done, percent")], full=100)
 
 
@@ -87,11 +98,12 @@ def _facet(run: Unfinished, facets: Facets) -> int:
 
 def _cells(run: Unfinished) -> list[Cell]:
     made, epoch = run.experiment, run.epoch
+    folder = Cell(f"{run.path.parent.name}/{run.path.name}")
     when = Cell(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.changed)) if epoch else MISSING)
     if made is None:
-        words = [Cell(f"{run.path.parent.name}/{run.path.name}"), Cell(MISSING), Cell(MISSING), Cell(run.state), when]
-        return [*words, *[Cell(MISSING)] * 7]
-    words = [Cell(made.label), Cell(made.scenario), Cell(made.stream.setting), Cell(run.state), when]
+        unknown = Cell(MISSING)
+        return [unknown, folder, unknown, unknown, Cell(run.state), when, *[unknown] * 7]
+    words = [Cell(made.label), folder, Cell(made.scenario), Cell(made.stream.setting), Cell(run.state), when]
     place = [buffer_cell(buffer_text(made)), number_cell(made.seed)]
     if epoch is None:
         return [*words, *place, *[Cell(MISSING)] * 5]

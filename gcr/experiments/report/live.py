@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from gcr.experiments.groups import group_runs
 from gcr.experiments.report.build import TITLE, render
@@ -85,6 +87,10 @@ class LiveServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://{ADDRESS}:{self.server_port}/"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # a page that was closed while it was being sent
+            super().handle_error(request, client_address)
+
     def is_own_name(self, host: str | None) -> bool:
         names = (ADDRESS, "localhost")
         return host in {f"{name}:{self.server_port}" for name in names} or (self.server_port == 80 and host in names)
@@ -126,6 +132,7 @@ class Answer(BaseHTTPRequestHandler):
 def serve(folder: Path, port: int, ready: Callable[[str], None], title: str = TITLE) -> None:
     """Serve the live page until Ctrl-C. ``ready`` is told the address; port 0 takes any that is free."""
     page = LivePage(folder, title)
+    page.page()  # what keeps it from being made is said now
     try:
         server = LiveServer(page, port)
     except OSError as error:
