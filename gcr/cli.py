@@ -268,8 +268,9 @@ def report(
         bool, typer.Option("--serve", help="Show it live in a browser on this machine, until Ctrl-C, as runs go on.")
     ] = False,
     port: Annotated[
-        int, typer.Option("--port", help="Where --serve listens; 0: any free port.", min=0, max=65535)
-    ] = 8642,
+        int | None,
+        typer.Option("--port", help="Where --serve listens, 8642 if not given; 0: any free port.", min=0, max=65535),
+    ] = None,
 ) -> None:
     """One self-contained HTML page for all finished runs below a folder; or the same live, with unfinished runs too.
 
@@ -284,8 +285,14 @@ def report(
 
     if live and page is not None:
         raise BadInput("--page and --serve exclude each other; a live page is not written to a file")
+    if port is not None and not live:
+        raise BadInput("--port is for --serve; give both, or neither to write a file")
     if live:
-        serve(folder, port, lambda url: out.print(f"report: {url} (Ctrl-C ends it)", highlight=False, soft_wrap=True))
+        serve(
+            folder,
+            8642 if port is None else port,
+            lambda url: out.print(f"report: {url} (Ctrl-C ends it)", highlight=False, soft_wrap=True),
+        )
         return
     runs = read_runs(folder)
     warn_of_unreadable(runs)

@@ -13,6 +13,7 @@ import pytest
 from chromium import CHROMIUM, Browser
 from made_runs import add_epoch, experiment_of, put_run, put_unfinished, square
 
+from gcr.cli import run_cli
 from gcr.experiments.report import live
 from gcr.experiments.report.live import LivePage, LiveServer, serve
 from gcr.experiments.report.unfinished import last_epoch, unfinished_runs
@@ -129,6 +130,12 @@ def test_a_port_in_use(tmp_path):
 def test_no_folder(tmp_path):
     with pytest.raises(BadInput, match="is not a folder"):
         serve(tmp_path / "none", 0, print)
+
+
+@pytest.mark.parametrize(("options", "told"), [(["--serve", "--page", "x"], "--page"), (["--port", "1"], "--port")])
+def test_options_that_do_not_go_together(tmp_path, capsys, options, told):
+    assert run_cli(["report", str(tmp_path), *options]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_the_command(tmp_path):
