@@ -260,21 +260,43 @@ def table(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of runs.")],
     page: Annotated[
         Path | None, typer.Option("--page", help="File to write; report.html in the folder if not given.")
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--serve", help="Show it live in a browser on this machine, until Ctrl-C, as runs go on.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", help="Where --serve listens, 8642 if not given; 0: any free port.", min=0, max=65535),
+    ] = None,
 ) -> None:
-    """One self-contained HTML page for all finished runs below a folder.
+    """One self-contained HTML page for all finished runs below a folder; or the same live, with unfinished runs too.
 
-    Example: `gcr report runs`
+    Examples:
+
+    `gcr report runs`
+
+    `gcr report runs --serve`
     """
     from gcr.experiments.groups import read_runs
-    from gcr.experiments.report import write_report
+    from gcr.experiments.report import serve, write_report
 
+    if live and page is not None:
+        raise BadInput("--page and --serve exclude each other; a live page is not written to a file")
+    if port is not None and not live:
+        raise BadInput("--port is for --serve; give both, or neither to write a file")
+    if live:
+        serve(
+            folder,
+            8642 if port is None else port,
+            lambda url: out.print(f"report: {url} (Ctrl-C ends it)", highlight=False, soft_wrap=True),
+        )
+        return
     runs = read_runs(folder)
     warn_of_unreadable(runs)
-    written = write_report(runs.groups, page or folder / "report.html")
+    written = write_report(runs.groups, page or folder / "report.html", unreadable=runs.unreadable)
     out.print(f"report: {written}", highlight=False, soft_wrap=True)
 
 

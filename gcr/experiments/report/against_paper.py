@@ -1,0 +1,89 @@
+"""Ours against the paper's, over all of its tables that some of the runs repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gcr.experiments import paper
+from gcr.experiments.beside import Row as CellRow
+from gcr.experiments.beside import beside
+from gcr.experiments.groups import METRICS, Group
+from gcr.experiments.report.cells import MISSING, Cell, Facets, Row, Table, number_cell
+from gcr.experiments.report.charts import Mark, Scatter, scatter
+from gcr.settings import BadInput
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    title: str
+    n_repeated: int
+    n_cells: int
+    table: Table
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class AgainstPaper:
+    charts: list[Scatter]
+    tables: list[PaperTable]
+    notes: list[str]
+
+
+def against_paper(groups: Sequence[Group], facets: Facets) -> AgainstPaper:
+    """Empty where no run repeats a cell of the paper."""
+    tables, repeated = [], []
+    for name in paper.tables():
+        try:
+            found = beside(groups, name)
+        except BadInput as error:  # intervals need a library that may not be here
+            return AgainstPaper([], [], [f"the runs are not set beside the paper's tables: {error}"])
+        rows = [row for row in found.rows if row.ours is not None]
+        if rows:
+            repeated += rows
+            about = paper.table(name)
+            n_repeated = len({row.cell for row in rows})
+            table = _table(about.title, rows, facets)
+            tables.append(PaperTable(about.title, n_repeated, len(about.cells), table, found.notes))
+    charts = []
+    series = list(dict.fromkeys(row.cell.method for row in repeated))
+    for metric in METRICS:
+        if marks := [_mark(row, facets) for row in repeated if row.cell.metric == metric]:
+            charts.append(scatter(METRICS[metric], marks, series))
+    return AgainstPaper(charts, tables, [])
+
+
+def _facet(row: CellRow, facets: Facets) -> int:
+    cell = row.cell
+    return facets.number(cell.scenario, cell.setting, str(cell.buffer), cell.method, row.name)
+
+
+def _view(row: CellRow) -> str:
+    return row.cell.view.replace("il", "IL")
+
+
+def _mark(row: CellRow, facets: Facets) -> Mark:
+    cell = row.cell
+    assert row.ours is not None
+    where = f"{row.name}, {cell.scenario}, {cell.setting}, {_view(row)}, K = {cell.buffer}"
+    title = f"{where}: ours {row.ours} (n = {row.ours.n}), the paper's {cell}"
+    return Mark(_facet(row, facets), cell.method, cell.view == "task-il", row.ours, cell.mean, title)
+
+
+def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
+    columns = ["method", "scenario", "setting", "view", "metric", "K", "ours", "seeds", "paper: mean ± spread"]
+    made = []
+    for row in rows:
+        cell, ours = row.cell, row.ours
+        words = [row.name, cell.scenario, cell.setting, _view(row), METRICS[cell.metric]]
+        numbers = [
+            number_cell(cell.buffer),
+            Cell(str(ours), ours.mean if ours else None, bold=row.bold),
+            number_cell(ours.n if ours else None),
+            Cell(str(cell), cell.mean, bold=cell.bold),
+            number_cell(row.difference, "{:+.2f}"),
+            Cell(MISSING if row.inside is None else "yes" if row.inside else "no"),
+        ]
+        made.append(Row(_facet(row, facets), [*(Cell(word) for word in words), *numbers]))
+    table = Table(f"beside the paper, {title}", [*columns, "difference", "paper in our 95%"], made, words=5)
+    return table.without_constant(("scenario", "setting", "view", "metric", "K"))
