@@ -14,6 +14,9 @@ PROTOCOL = {
     "model",
     "method.name",
     "memory.selector.name",
+    "memory.selector.replace",  # options of ours, off in the paper
+    "memory.selector.trim",
+    "memory.selector.weights",
     "memory.buffer",
     "memory.replay_batch",
     "memory.candidates",
