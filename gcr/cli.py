@@ -14,7 +14,18 @@ from gcr import launch
 from gcr.console import err, out, print_names, print_sheets, warn_of_unreadable
 from gcr.data_cli import data_app
 from gcr.option_text import read_pack, read_seeds, read_settings
-from gcr.options import DeviceOption, OutOption, PackOption, PrecisionOption, ProcessesOption, ThreadsOption
+from gcr.options import (
+    AddressOption,
+    DeviceOption,
+    EngineOption,
+    GpusOption,
+    OutOption,
+    PackOption,
+    PrecisionOption,
+    ProcessesOption,
+    ThreadsOption,
+    TrackOption,
+)
 from gcr.settings import BadInput
 
 app = typer.Typer(
@@ -128,6 +139,10 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Continue unfinished runs, or begin them again.")
     ] = True,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+    gpus: GpusOption = 1.0,
+    track: TrackOption = "",
 ) -> int:
     """Train a method on a scenario, once per seed. Finished runs are kept, unfinished ones continued.
 
@@ -140,6 +155,8 @@ def run(
     `gcr run seq-digits --method all --setting online --stream 300 --seeds 0-4`
 
     `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8 --precision bf16`
+
+    `gcr run seq-cifar10 --method gcr,er --seeds 0-14 --engine ray --address 10.0.0.1:6379 --track mlflow`
     """
     from gcr.experiments.experiment import compose, settings_of
     from gcr.experiments.job import Execution
@@ -162,7 +179,20 @@ def run(
         for each in methods
         for seed in numbers
     ]
-    how = Execution(device, mode, read_pack(pack), processes, threads, deterministic, checkpoint_steps, not resume)
+    how = Execution(
+        device,
+        mode,
+        read_pack(pack),
+        processes,
+        threads,
+        deterministic,
+        checkpoint_steps,
+        not resume,
+        engine,
+        address,
+        gpus,
+        track,
+    )
     return launch.train_and_show(experiments, out_folder, name, how)
 
 
