@@ -4,9 +4,12 @@ this machine for as long as the command runs.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -83,6 +86,7 @@ def joined(how: Execution) -> Iterator[Cluster]:
     """The cluster at ``how.address``, or one of our own on this machine, which ends with the block."""
     check(how)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of our own reports to nobody
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of its own defaults
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
@@ -92,7 +96,7 @@ def joined(how: Execution) -> Iterator[Cluster]:
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         else:
             ray.init(address=how.address, **quiet)
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         with suppress(Exception):
             ray.shutdown()
         told = str(error).strip().splitlines()
@@ -103,6 +107,19 @@ def joined(how: Execution) -> Iterator[Cluster]:
         yield Cluster(ray)
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def own_answer_to_sigterm() -> Iterator[None]:
+    """Ray puts its own in the place of ours, and leaves it there."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Cluster:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ import gcr
 from gcr import scenarios
 from gcr.experiments.engine import longest_first
 from gcr.experiments.job import Event, Execution, Job, Listener, in_words
-from gcr.experiments.ray_cluster import Cluster, Request, joined
+from gcr.experiments.ray_cluster import Cluster, Request, joined, own_answer_to_sigterm
 from gcr.experiments.ray_node import Luggage, Parcel, Task
 from gcr.experiments.stop import Stop, stop_by_signal
 from gcr.settings import BadInput
@@ -37,14 +38,18 @@ WAIT_SECONDS = 0.5  # for something to arrive, before looking for a signal
 
 def run_on_ray(jobs: list[Job], listen: Listener, how: Execution) -> Stop:
     """As the local engine: one failure does not stop the others, a signal stops all."""
-    with joined(how) as cluster, stop_by_signal() as stop, ExitStack() as locks:
-        if how.device == "auto":
-            how = replace(how, device="cuda" if cluster.has_gpus() else "cpu")
-        dispatch = Dispatch(cluster, jobs, listen, how, locks)
-        try:
-            dispatch.run(stop)
-        finally:
-            dispatch.cancel()
+    stop = Stop()
+    try:
+        with own_answer_to_sigterm(), joined(how) as cluster, stop_by_signal() as stop, ExitStack() as locks:
+            if how.device == "auto":
+                how = replace(how, device="cuda" if cluster.has_gpus() else "cpu")
+            dispatch = Dispatch(cluster, jobs, listen, how, locks)
+            try:
+                dispatch.run(stop)
+            finally:
+                dispatch.cancel()
+    except SystemExit:  # what Ray makes of SIGTERM while it starts or ends
+        stop.set(stop.number or signal.SIGTERM)
     return stop
 
 
@@ -156,7 +161,7 @@ class Dispatch:
                 self._end(Event(number, error=f"on a node of the Ray cluster: {type(error.cause).__name__}: {text}"))
         except RayError as error:
             if not stop():  # a signal may have ended Ray's own processes as well
-                self._lost(self.running.pop(stream), f"{type(error).__name__}: {first_line(error)}")
+                self._lost(self.running.pop(stream), f"{type(error).__name__}: {first_sentence(error)}")
         else:
             if isinstance(arrived, Parcel):
                 self._unpack(arrived)
@@ -260,6 +265,6 @@ def packs(numbers: list[int], size: int) -> list[list[int]]:
     return [numbers[start : start + size] for start in range(0, len(numbers), size)]
 
 
-def first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else ""
+def first_sentence(error: Exception) -> str:
+    """Ray's errors go on for paragraphs."""
+    return " ".join(str(error).split()).partition(". ")[0].rstrip(".")
