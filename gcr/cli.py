@@ -77,6 +77,8 @@ def demo(
     out_folder: OutOption = Path("runs/demo"),
     device: DeviceOption = "auto",
     processes: ProcessesOption = 0,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
 ) -> int:
     """Five methods on real digits, three seeds each: a table and a report in less than a minute.
 
@@ -89,7 +91,7 @@ def demo(
     experiments = [
         compose("seq-digits", method, seed=seed, overrides={"epochs": 8}) for method in methods for seed in range(3)
     ]
-    how = Execution(device=device, processes=processes)
+    how = Execution(device=device, processes=processes, engine=engine, address=address)
     return launch.train_and_show(experiments, out_folder, None, how, title="Digits, five methods")
 
 

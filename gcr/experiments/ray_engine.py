@@ -164,6 +164,7 @@ class Dispatch:
                 self._lost(self.running.pop(stream), f"{type(error).__name__}: {first_sentence(error)}")
         else:
             if isinstance(arrived, Parcel):
+                self.running[stream] = self.running.pop(stream)  # to the end: the others come first now
                 self._unpack(arrived)
             else:
                 self._leave_out(self.running.pop(stream), *arrived)

@@ -91,7 +91,8 @@ def _here(task: Task) -> Execution:
 class Pack:
     def __init__(self, task: Task, how: Execution, scratch: Path) -> None:
         self.task, self.how = task, how
-        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.events: SimpleQueue[Event | None] = SimpleQueue()  # None: all jobs have ended
+        self.done = False
         self.jobs = [Job(job.experiment, RunFolder(scratch / str(i))) for i, job in enumerate(task.jobs)]
         for job, luggage in zip(self.jobs, task.jobs, strict=True):
             job.folder.receive(luggage.files)
@@ -102,20 +103,23 @@ class Pack:
         """The engine has a thread of its own, so that parcels leave while it trains."""
         with ThreadPoolExecutor(1) as thread:
             training = thread.submit(run_all, self.jobs, self.events.put, self.how)
-            done = False
-            while not done:
-                done = training.done()  # asked before the parcel is made: the last one has everything
-                if parcel := self._parcel(0 if done else PULSE_SECONDS):
+            training.add_done_callback(lambda _: self.events.put(None))
+            while not self.done:
+                if parcel := self._parcel():
                     yield parcel
             training.result()
 
-    def _parcel(self, seconds: float) -> Parcel:
+    def _parcel(self) -> Parcel:
+        """What happens within a pulse, or until a job ends: nobody waits for a result that is there."""
         parcel = Parcel()
-        deadline = time.monotonic() + seconds
-        while True:
+        deadline = time.monotonic() + PULSE_SECONDS
+        while not parcel.files:
             try:
                 event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
+                break
+            if event is None:
+                self.done = True
                 break
             if event.ends_job:
                 self.ended.add(event.job)

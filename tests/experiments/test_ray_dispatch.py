@@ -80,11 +80,12 @@ def test_a_lost_task_goes_on_from_the_checkpoint_at_home(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_node, "PULSE_SECONDS", 0.02)
 
     def behave(task, attempt):
-        for parcel in trained(task, send_seconds=0.0):
-            if attempt == 1 and any("checkpoint" in name for files in parcel.files.values() for name in files):
-                yield parcel
-                yield exceptions.WorkerCrashedError()
+        parcels = trained(task, send_seconds=0.0)
+        for parcel in parcels:
             yield parcel
+            if attempt == 1 and any("checkpoint" in name for files in parcel.files.values() for name in files):
+                parcels.close()
+                yield exceptions.WorkerCrashedError()
 
     ray = Ray(behave)
     (job,) = make_jobs(tmp_path, epochs=6)
