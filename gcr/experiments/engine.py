@@ -19,7 +19,7 @@ import torch
 from gcr.experiments.experiment import Experiment
 from gcr.experiments.job import Event, Execution, Job, Listener, job_steps, run_job
 from gcr.experiments.stop import Stop, signals_held_back, stop_by_signal
-from gcr.experiments.tracking import tracked
+from gcr.experiments.tracking import tracked, trackers
 from gcr.settings import BadInput, unknown
 from gcr.training.pack import run_pack
 
@@ -69,7 +69,8 @@ def run_all(jobs: list[Job], listen: Listener, how: Execution | None = None) -> 
 
 
 def check_engine(how: Execution) -> None:
-    """Refuse an engine that does not exist or cannot be used here."""
+    """Refuse an engine or tracker that does not exist or cannot be used here."""
+    trackers(how)
     if how.engine not in ENGINES:
         raise unknown("engine", how.engine, ENGINES)
     if how.engine == "ray":

@@ -68,8 +68,9 @@ def cluster(*environments):
     begun = [Node(environments[0], "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={files}")]
     try:
         wait_for_port(port)
-        begun += [Node(each, f"--address=127.0.0.1:{port}") for each in environments[1:]]
-        wait_for_nodes(f"127.0.0.1:{port}", len(begun))
+        for number, each in enumerate(environments[1:], 2):  # one by one: they share ports and a folder
+            begun.append(Node(each, f"--address=127.0.0.1:{port}"))
+            wait_for_nodes(f"127.0.0.1:{port}", number)
         yield f"127.0.0.1:{port}", begun
     finally:
         for node in begun:

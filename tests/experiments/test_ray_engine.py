@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from experiments.ray_nodes import ROOT, cluster
 
+from gcr.cli import run_cli
 from gcr.experiments import ray_cluster, ray_engine
 from gcr.experiments.engine import run_all
 from gcr.experiments.experiment import compose
@@ -84,15 +85,15 @@ def caches(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def nodes(caches):
-    """Three nodes of one CPU: the head, which has the data, one without it, and one to kill."""
+    """Two nodes of one CPU: the head, which has the data, and one without it."""
     full, empty = ({"XDG_CACHE_HOME": str(folder)} for folder in caches)
-    with cluster(full, empty, full) as up:
+    with cluster(full, empty) as up:
         yield up
 
 
 def test_a_node_without_the_data_is_left_out(nodes, tmp_path):
     address, _ = nodes
-    jobs, remarks = make_jobs(tmp_path, 4, scenario="made"), []
+    jobs, remarks = make_jobs(tmp_path, 3, scenario="made"), []
     how = Execution("cpu", engine="ray", address=address)
     assert run_all(jobs, lambda event: remarks.append(event.remark or ""), how).failed == 0
     assert all(job.folder.finished for job in jobs)
@@ -105,13 +106,13 @@ def test_a_node_that_dies_in_the_middle(nodes, tmp_path, monkeypatch):
     """Every result is there, each epoch was told once, and the numbers are those of this machine."""
     monkeypatch.setattr(ray_engine, "SEND_SECONDS", 0.5)
     address, begun = nodes
-    jobs, events, killed = make_jobs(tmp_path / "there", 4, epochs=25), [], []
+    jobs, events, killed = make_jobs(tmp_path / "there", 3, epochs=25), [], []
 
     def listen(event):
         events.append(event)
-        if not killed and sum(job.folder.saved for job in jobs) == 3:  # every node trains one
+        if not killed and sum(job.folder.saved for job in jobs) == 2:  # each node trains one
             killed.append(time.monotonic())
-            begun[2].kill()
+            begun[1].kill()
 
     ending = run_all(jobs, listen, Execution("cpu", engine="ray", address=address))
     assert (ending.failed, ending.signal) == (0, 0)
@@ -119,7 +120,7 @@ def test_a_node_that_dies_in_the_middle(nodes, tmp_path, monkeypatch):
     lost = [event.job for event in events if "lost with the worker or node" in (event.remark or "")]
     assert len(lost) == 1
     told = [(event.job, event.epoch.steps) for event in events if event.epoch is not None]
-    assert len(told) == len(set(told)) == 4 * 5 * 25
+    assert len(told) == len(set(told)) == 3 * 5 * 25
     same_as_here([jobs[lost[0]]], tmp_path / "here")
 
 
@@ -151,6 +152,13 @@ def test_nothing_listens_at_the_address():
     with pytest.raises(BadInput, match=r"no Ray cluster at 127.0.0.1:1 .*ray start --head"):
         run_all([], lambda event: None, Execution(engine="ray", address="127.0.0.1:1"))
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("more", [["--engine", "ray", "--address", "127.0.0.1:1"], ["--track", "wandb"]])
+def test_nothing_is_made_for_an_engine_or_tracker_that_is_not_there(more, tmp_path, capsys):
+    assert run_cli(["run", "seq-digits", "--out", str(tmp_path / "runs"), *more]) == 2
+    assert "127.0.0.1:1" in capsys.readouterr().err or "wandb" in more
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(("answer", "told"), [(b"SSH-2.0-OpenSSH", "is not the head"), (None, "no answer")])

@@ -10,7 +10,7 @@ import importlib.util
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -26,13 +26,11 @@ CLOSE_SECONDS = 60.0  # for what is still to be reported when all runs have ende
 
 @contextmanager
 def tracked(jobs: list[Job], listen: Listener, how: Execution) -> Iterator[Listener]:
-    """``listen``, which also tells the trackers that ``how.track`` names. An error for those that do not exist or whose
-    library is missing."""
-    trackers: list[Tracker] = [_tracker(name.strip(), how) for name in how.track.split(",")] if how.track else []
-    if not trackers:
+    """``listen``, which also tells the trackers that ``how.track`` names."""
+    if not how.track:
         yield listen
         return
-    reporter = Reporter(jobs, listen, trackers)
+    reporter = Reporter(jobs, listen, trackers(how))
 
     def tell(event: Event) -> None:
         listen(event)
@@ -42,6 +40,11 @@ def tracked(jobs: list[Job], listen: Listener, how: Execution) -> Iterator[Liste
         yield tell
     finally:
         reporter.close()
+
+
+def trackers(how: Execution) -> list[Tracker]:
+    """An error for those that do not exist or whose library is missing."""
+    return [_tracker(name.strip(), how) for name in how.track.split(",")] if how.track else []
 
 
 def _tracker(name: str, how: Execution) -> Tracker:
@@ -79,6 +82,9 @@ class Reporter:
                     self.trackers.remove(tracker)
                     text = f"not tracked by {tracker.name} any more ({in_words(error)[:300]}); training goes on"
                     self.listen(Event(event.job, remark=text))
+        for record in self.records.values():  # of runs that the command left without a word
+            with suppress(Exception):
+                record.end("stopped")
 
     def _tell(self, tracker: Tracker, event: Event) -> None:
         key = (tracker.name, event.job)
