@@ -65,11 +65,13 @@ def cluster(*environments):
     """Its address, and its nodes, each with one CPU and an environment of its own. The first is the head."""
     files = tempfile.mkdtemp(prefix="gcr-ray-", dir="/tmp")  # a short path: there are sockets below it
     port = free_port()
-    begun = [Node(environments[0], "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={files}")]
+    own = {"TMPDIR": files}  # scratch folders of workers that are killed go with the rest
+    head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={files}"]
+    begun = [Node(environments[0] | own, *head)]
     try:
         wait_for_port(port)
         for number, each in enumerate(environments[1:], 2):  # one by one: they share ports and a folder
-            begun.append(Node(each, f"--address=127.0.0.1:{port}"))
+            begun.append(Node(each | own, f"--address=127.0.0.1:{port}"))
             wait_for_nodes(f"127.0.0.1:{port}", number)
         yield f"127.0.0.1:{port}", begun
     finally:
