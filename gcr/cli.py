@@ -14,7 +14,18 @@ from gcr import launch
 from gcr.console import err, out, print_names, print_sheets, warn_of_unreadable
 from gcr.data_cli import data_app
 from gcr.option_text import read_pack, read_seeds, read_settings
-from gcr.options import DeviceOption, OutOption, PackOption, PrecisionOption, ProcessesOption, ThreadsOption
+from gcr.options import (
+    AddressOption,
+    DeviceOption,
+    EngineOption,
+    GpusOption,
+    OutOption,
+    PackOption,
+    PrecisionOption,
+    ProcessesOption,
+    ThreadsOption,
+    TrackOption,
+)
 from gcr.settings import BadInput
 
 app = typer.Typer(
@@ -66,6 +77,8 @@ def demo(
     out_folder: OutOption = Path("runs/demo"),
     device: DeviceOption = "auto",
     processes: ProcessesOption = 0,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
 ) -> int:
     """Five methods on real digits, three seeds each: a table and a report in less than a minute.
 
@@ -78,7 +91,7 @@ def demo(
     experiments = [
         compose("seq-digits", method, seed=seed, overrides={"epochs": 8}) for method in methods for seed in range(3)
     ]
-    how = Execution(device=device, processes=processes)
+    how = Execution(device=device, processes=processes, engine=engine, address=address)
     return launch.train_and_show(experiments, out_folder, None, how, title="Digits, five methods")
 
 
@@ -128,6 +141,10 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Continue unfinished runs, or begin them again.")
     ] = True,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+    gpus: GpusOption = 1.0,
+    track: TrackOption = "",
 ) -> int:
     """Train a method on a scenario, once per seed. Finished runs are kept, unfinished ones continued.
 
@@ -140,6 +157,8 @@ def run(
     `gcr run seq-digits --method all --setting online --seeds 0-4`
 
     `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8 --precision bf16`
+
+    `gcr run seq-cifar10 --method gcr,er --seeds 0-14 --engine ray --address 10.0.0.1:6379 --track mlflow`
     """
     from gcr.experiments.experiment import compose, settings_of
     from gcr.experiments.job import Execution
@@ -162,7 +181,20 @@ def run(
         for each in methods
         for seed in numbers
     ]
-    how = Execution(device, mode, read_pack(pack), processes, threads, deterministic, checkpoint_steps, not resume)
+    how = Execution(
+        device,
+        mode,
+        read_pack(pack),
+        processes,
+        threads,
+        deterministic,
+        checkpoint_steps,
+        not resume,
+        engine,
+        address,
+        gpus,
+        track,
+    )
     return launch.train_and_show(experiments, out_folder, name, how)
 
 

@@ -27,7 +27,7 @@ def train_and_show(
     title: str | None = None,
 ) -> int:
     """Train what is not there yet and print all. Returns the exit code."""
-    from gcr.experiments.engine import Ending, pick_device, run_all
+    from gcr.experiments.engine import Ending, check_engine, pick_device, run_all
     from gcr.experiments.groups import group_runs
     from gcr.experiments.job import Job
     from gcr.experiments.report import needs_of_report, write_report
@@ -39,9 +39,10 @@ def train_and_show(
 
     if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", name):
         raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
-    device = pick_device(how.device)
-    for experiment in experiments:
-        pick_mode(how.mode, device, experiment.method)
+    check_engine(how)
+    if how.engine == "local":  # what the nodes of a cluster have is theirs to say
+        for experiment in experiments:
+            pick_mode(how.mode, pick_device(how.device), experiment.method)
     for needed in {library for e in experiments for library in entry(e.scenario).needs} | (
         needs_of_report() if title else set()
     ):

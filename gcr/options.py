@@ -15,3 +15,16 @@ ThreadsOption = Annotated[int, typer.Option("--threads", help="Threads of a run 
 PrecisionOption = Annotated[
     str | None, typer.Option("--precision", help="fp32, tf32 or bf16; tf32 on a GPU if not given.")
 ]
+EngineOption = Annotated[
+    str, typer.Option("--engine", help="Where runs train: local (this machine) or ray (a cluster).")
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address", help="HOST:PORT of a Ray cluster; with --engine ray and no address, Ray on this machine."
+    ),
+]
+GpusOption = Annotated[float, typer.Option("--gpus", help="Share of a GPU that Ray gives to each pack, as 0.5.")]
+TrackOption = Annotated[
+    str, typer.Option("--track", help="Report to tensorboard, mlflow or both, as tensorboard,mlflow.")
+]

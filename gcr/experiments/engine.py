@@ -1,4 +1,4 @@
-"""Training a list of jobs on this machine: in processes on a CPU, in packs on a GPU."""
+"""Training a list of jobs: on this machine, in processes on a CPU and in packs on a GPU; or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ import torch
 from gcr.experiments.experiment import Experiment
 from gcr.experiments.job import Event, Execution, Job, Listener, job_steps, run_job
 from gcr.experiments.stop import Stop, signals_held_back, stop_by_signal
-from gcr.settings import BadInput
+from gcr.experiments.tracking import tracked, trackers
+from gcr.settings import BadInput, unknown
 from gcr.training.pack import run_pack
+
+ENGINES = ("local", "ray")
 
 
 @dataclass
@@ -48,20 +51,48 @@ def run_all(jobs: list[Job], listen: Listener, how: Execution | None = None) -> 
     A run on a CPU uses ``how.threads`` threads: with the same number the bits are the same, whatever runs beside it.
     """
     how = how or Execution()
+    check_engine(how)
+    ending = Ending()
+    with tracked(jobs, listen, how) as listen:
+
+        def count(event: Event) -> None:
+            ending.failed += event.error is not None
+            listen(event)
+
+        if how.engine == "ray":
+            from gcr.experiments.ray_engine import run_on_ray
+
+            ending.signal = run_on_ray(jobs, count, how).number
+        else:
+            ending.signal = run_here(jobs, count, how).number
+    return ending
+
+
+def check_engine(how: Execution) -> None:
+    """Refuse an engine or tracker that does not exist or cannot be used here."""
+    trackers(how)
+    if how.engine not in ENGINES:
+        raise unknown("engine", how.engine, ENGINES)
+    if how.engine == "ray":
+        from gcr.experiments.ray_cluster import check
+
+        check(how)
+    elif how.address is not None:
+        raise BadInput(f"address is of a Ray cluster, got {how.address} with the local engine; add --engine ray")
+    else:
+        pick_device(how.device)
+
+
+def run_here(jobs: list[Job], count: Listener, how: Execution) -> Stop:
+    """On this machine."""
     device = pick_device(how.device)
     how = replace(how, device=str(device))
-    ending = Ending()
-
-    def count(event: Event) -> None:
-        ending.failed += event.error is not None
-        listen(event)
-
     processes = min(how.processes or os.cpu_count() or 1, len(jobs))
     if device.type == "cuda":
         set_kernels(how.deterministic)
         with stop_by_signal() as stop:
             waiting = (
-                job_steps(number, jobs[number], how, count, stop) for number in _longest_first(jobs) if not stop()
+                job_steps(number, jobs[number], how, count, stop) for number in longest_first(jobs) if not stop()
             )
             run_pack(waiting, how.pack, device)
     elif processes > 1:
@@ -71,8 +102,7 @@ def run_all(jobs: list[Job], listen: Listener, how: Execution | None = None) -> 
             for number, job in enumerate(jobs):
                 if not stop():
                     run_job(number, job, how, count, stop)
-    ending.signal = stop.number
-    return ending
+    return stop
 
 
 def set_kernels(deterministic: bool) -> None:
@@ -141,7 +171,7 @@ class Inbox:
 
 def _run_in_processes(jobs: list[Job], listen: Listener, how: Execution, processes: int) -> Stop:
     """In a pool of processes. Jobs that were lost because a process died are tried once more, in a new pool."""
-    waiting = _longest_first(jobs)
+    waiting = longest_first(jobs)
     for last_try in (False, True):
         ended, stop = _run_in_pool({number: jobs[number] for number in waiting}, listen, how, processes)
         waiting = [number for number in waiting if number not in ended]
@@ -192,7 +222,7 @@ def _run_in_pool(jobs: dict[int, Job], listen: Listener, how: Execution, process
     return ended, stop
 
 
-def _longest_first(jobs: list[Job]) -> list[int]:
+def longest_first(jobs: list[Job]) -> list[int]:
     """So that nothing waits for a long run at the end."""
     return sorted(range(len(jobs)), key=lambda number: -_passes(jobs[number].experiment))
 

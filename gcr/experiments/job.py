@@ -38,6 +38,10 @@ class Execution:
     deterministic: bool = False  # kernels that give the same bits every time, on a GPU
     checkpoint_steps: int = 0  # steps between checkpoints; 0: at every epoch's end
     fresh: bool = False  # begin again rather than continue from a checkpoint
+    engine: str = "local"  # or "ray"
+    address: str | None = None  # of a Ray cluster, as HOST:PORT; None: one of our own on this machine
+    gpus: float = 1.0  # share of a GPU that Ray gives to each pack
+    track: str = ""  # where to report besides the run folder: tensorboard, mlflow, or both with a comma
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,13 @@ def job_steps(
     except torch.cuda.OutOfMemoryError:
         listen(Event(number, error=f"out of GPU memory; use a smaller --pack{f' than {how.pack}' if how.pack else ''}"))
     except Exception as error:
-        kind = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
-        listen(Event(number, error=kind + " ".join(str(error).split())))
+        listen(Event(number, error=in_words(error)))
+
+
+def in_words(error: Exception) -> str:
+    """One line. What the user can mend speaks for itself; of anything else it helps to know the kind."""
+    kind = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split())
 
 
 def run_job(number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False) -> None:

@@ -20,6 +20,7 @@ from gcr import scenarios
 from gcr.experiments.experiment import Experiment, differences
 from gcr.settings import BadInput
 from gcr.training import Epoch
+from gcr.training.checkpoint import KEPT
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class RunFolder:
                     f"{self.path} was trained on other images of {experiment.scenario} (data is {before} there, {data} "
                     "here); choose another --name or --out"
                 )
+
+    @property
+    def out(self) -> Path:
+        """The folder that all runs of a command lie in."""
+        return self.path.parents[1]
 
     def make(self) -> None:
         """Refuse a folder that cannot be made or written to."""
@@ -125,8 +131,29 @@ class RunFolder:
         self._drop_checkpoints()
 
     def _drop_checkpoints(self) -> None:
-        for file in [*self.path.glob("checkpoint-*.safetensors"), *self.path.glob(".checkpoint-*.part")]:
+        for file in [*self.path.glob("checkpoint-*.safetensors"), *self.path.glob(".checkpoint-*")]:
             file.unlink(missing_ok=True)
+
+    def contents(self, finished: bool) -> dict[str, bytes]:
+        """What another machine needs of the folder, in the order in which ``receive`` has to write it: the metrics,
+        then the result of a finished run, or else the newest checkpoint."""
+        last = ["memory.safetensors", "result.json"]
+        if not finished:
+            last = sorted(path.name for path in self.path.glob("checkpoint-*.safetensors"))[-1:]
+        # Read backwards: metrics may say more than the checkpoint beside them, never less.
+        read = {name: (self.path / name).read_bytes() for name in last[::-1] if (self.path / name).exists()}
+        metrics = self.path / "metrics.jsonl"
+        return ({"metrics.jsonl": metrics.read_bytes()} if metrics.exists() else {}) | dict(reversed(read.items()))
+
+    def receive(self, files: dict[str, bytes]) -> None:
+        """Write ``contents`` of the same run on another machine."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            write_whole(self.path / name, content)
+        if self.finished:
+            self._drop_checkpoints()
+        for old in sorted(self.path.glob("checkpoint-*.safetensors"), reverse=True)[KEPT:]:
+            old.unlink(missing_ok=True)
 
     def experiment(self) -> Experiment:
         return Experiment.from_json((self.path / "experiment.json").read_text())

@@ -1,0 +1,103 @@
+"""A Ray cluster on this machine, with nodes begun by ``ray start`` as on several, for tests. To be imported before Ray,
+which reads its environment once: the clusters of tests have a key of their own."""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+WAIT_SECONDS = 60
+
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+if "RAY_AUTH_MODE" not in os.environ:
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+class Node:
+    def __init__(self, env, *options):
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
+        self.process = subprocess.Popen(
+            [*command, *options],
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def kill(self):
+        """As when the power goes: every process of the node at once."""
+        for pid in [*descendants(self.process.pid), self.process.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def descendants(pid):
+    below = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        below.setdefault(parent, []).append(int(stat.parent.name))
+    found = list(below.get(pid, []))
+    for child in found:
+        found += below.get(child, [])
+    return found
+
+
+@contextmanager
+def cluster(*environments):
+    """Its address, and its nodes, each with one CPU and an environment of its own. The first is the head."""
+    files = tempfile.mkdtemp(prefix="gcr-ray-", dir="/tmp")  # a short path: there are sockets below it
+    port = free_port()
+    own = {"TMPDIR": files}  # scratch folders of workers that are killed go with the rest
+    head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={files}"]
+    begun = [Node(environments[0] | own, *head)]
+    try:
+        wait_for_port(port)
+        for number, each in enumerate(environments[1:], 2):  # one by one: they share ports and a folder
+            begun.append(Node(each | own, f"--address=127.0.0.1:{port}"))
+            wait_for_nodes(f"127.0.0.1:{port}", number)
+        yield f"127.0.0.1:{port}", begun
+    finally:
+        for node in begun:
+            node.kill()
+        shutil.rmtree(files, ignore_errors=True)
+
+
+def wait_for_port(port):
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError("the head of the cluster did not start")
+
+
+def wait_for_nodes(address, n):
+    import ray
+
+    ray.init(address=address, log_to_driver=False, configure_logging=False)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while sum(node["Alive"] for node in ray.nodes()) < n:
+        if time.monotonic() > deadline:
+            raise TimeoutError("not all nodes of the cluster started")
+        time.sleep(0.1)
+    ray.shutdown()
