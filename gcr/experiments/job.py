@@ -14,7 +14,7 @@ import torch
 import gcr
 from gcr import scenarios
 from gcr.experiments.experiment import Experiment, flat
-from gcr.experiments.run_folder import RunFolder
+from gcr.experiments.run_folder import Busy, RunFolder
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
@@ -51,6 +51,7 @@ class Event:
     accuracy: float | None = None
     error: str | None = None
     stopped: bool = False
+    kind: str = ""  # of an error that some can live with: "diverged", or "busy" where another process trains the run
 
     @property
     def ends_job(self) -> bool:
@@ -72,8 +73,9 @@ def job_steps(
     except torch.cuda.OutOfMemoryError:
         listen(Event(number, error=f"out of GPU memory; use a smaller --pack{f' than {how.pack}' if how.pack else ''}"))
     except Exception as error:
-        kind = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
-        listen(Event(number, error=kind + " ".join(str(error).split())))
+        name = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
+        kind = "diverged" if isinstance(error, Diverged) else "busy" if isinstance(error, Busy) else ""
+        listen(Event(number, error=name + " ".join(str(error).split()), kind=kind))
 
 
 def run_job(number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False) -> None:

@@ -22,6 +22,13 @@ from gcr.settings import BadInput
 from gcr.training import Epoch
 
 
+TRIALS = "trials"  # the folder of runs that only serve to choose values
+
+
+class Busy(BadInput):
+    """Another process is training the run."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
@@ -87,7 +94,7 @@ class RunFolder:
                     raise OSError  # somebody has just finished, and somebody else has begun
             except OSError:
                 file.seek(0)
-                raise BadInput(f"{self.path} is being trained by process {file.read().strip() or 'another'}") from None
+                raise Busy(f"{self.path} is being trained by process {file.read().strip() or 'another'}") from None
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -95,6 +102,22 @@ class RunFolder:
                 yield
             finally:
                 lock.unlink(missing_ok=True)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process is training it. Those that ask do not disturb each other."""
+        try:
+            import fcntl  # not on Windows
+        except ImportError:
+            return False
+        try:
+            with open(self.path / ".lock") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
 
     def begin(self, experiment: Experiment, fresh: bool = False) -> None:
         """Make the folder ready. ``fresh`` drops the checkpoints that an unfinished run left."""
@@ -150,9 +173,9 @@ class RunFolder:
 
 
 def finished_runs(folder: Path) -> Iterator[RunFolder]:
-    """All finished runs below ``folder``, in the order of their paths."""
+    """All finished runs below ``folder``, in the order of their paths; trials only where it is theirs."""
     for file in sorted(folder.rglob("result.json")):
-        if (file.parent / "experiment.json").exists():
+        if TRIALS not in file.relative_to(folder).parts and (file.parent / "experiment.json").exists():
             yield RunFolder(file.parent)
 
 
