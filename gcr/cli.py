@@ -15,6 +15,7 @@ from gcr.console import err, out, print_names, print_sheets, warn_of_unreadable
 from gcr.data_cli import data_app
 from gcr.option_text import read_pack, read_seeds, read_settings
 from gcr.options import DeviceOption, OutOption, PackOption, PrecisionOption, ProcessesOption, ThreadsOption
+from gcr.reproduce_cli import reproduce, sweep
 from gcr.settings import BadInput
 
 app = typer.Typer(
@@ -27,6 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app)
+app.command()(reproduce)
+app.command()(sweep)
 
 
 def run_cli(arguments: list[str] | None = None) -> int:

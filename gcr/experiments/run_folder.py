@@ -21,7 +21,6 @@ from gcr.experiments.experiment import Experiment, differences
 from gcr.settings import BadInput
 from gcr.training import Epoch
 
-
 TRIALS = "trials"  # the folder of runs that only serve to choose values
 
 
@@ -73,7 +72,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / ".writable").touch()
-            (self.path / ".writable").unlink()
+            (self.path / ".writable").unlink(missing_ok=True)  # two commands may do this at once
         except OSError as error:
             raise BadInput(f"cannot write to {self.path} ({error.strerror}); choose another --out") from None
 
