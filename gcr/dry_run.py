@@ -43,9 +43,7 @@ def dry_run(plan: Plan, how: Execution, probe_seconds: float) -> None:
 
 
 def count(jobs: Sequence[Job]) -> Count:
-    from gcr.experiments.sweep import ended
-
-    done = [ended(job) for job in jobs]
+    done = [job.folder.ended for job in jobs]
     running = sum(job.folder.busy for job, is_done in zip(jobs, done, strict=True) if not is_done)
     return Count(len(jobs), sum(done), running)
 

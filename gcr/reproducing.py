@@ -115,7 +115,6 @@ def _train(jobs: Sequence[Job], folder: Path, how: Execution, name: str) -> int:
     """Train what is missing, with progress, together with whoever trains into the same folder. The signal that stopped
     it, or 0."""
     from gcr.experiments.reproduce import unfinished
-    from gcr.experiments.sweep import record_failure
     from gcr.experiments.together import train_together
     from gcr.progress import TableProgress
 
@@ -130,7 +129,7 @@ def _train(jobs: Sequence[Job], folder: Path, how: Execution, name: str) -> int:
 
         def listen(event: Event) -> None:
             if event.kind == "diverged" and name == "trials":
-                record_failure(waiting[event.job], event.error or "")
+                waiting[event.job].folder.fail(event.error or "")
             progress.listen(event)
 
         ending = train_together(waiting, listen, how, progress.say)

@@ -25,7 +25,6 @@ from gcr.experiments.sweep import (
     check_grid,
     choose,
     compose_label,
-    ended,
     paper_grid,
     run_name,
     write_choice,
@@ -147,7 +146,7 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
 
 
 def unfinished(jobs: Iterable[Job]) -> list[Job]:
-    return [job for job in jobs if not ended(job)]
+    return [job for job in jobs if not job.folder.ended]
 
 
 def _searches(table: Table, request: Request) -> dict[Place, Search]:

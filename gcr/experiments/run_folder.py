@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gcr.experiments.experiment import Experiment, differences
 from gcr.settings import BadInput
 from gcr.training import Epoch
 
+FAILURE = "failure.json"
 TRIALS = "trials"  # the folder of runs that only serve to choose values
 
 
@@ -39,6 +40,25 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
+
+    @property
+    def failure(self) -> str | None:
+        """Why a trial failed for good; None: it did not."""
+        try:
+            return str(json.loads((self.path / FAILURE).read_text())["error"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"{self.path / FAILURE} cannot be read"
+
+    @property
+    def ended(self) -> bool:
+        return self.finished or (self.path / FAILURE).exists()
+
+    def fail(self, error: str) -> None:
+        """A trial that diverged would diverge again: write that down."""
+        with suppress(FileNotFoundError):  # another process has begun it meanwhile, and will come to the same end
+            write_whole(self.path / FAILURE, (json.dumps({"error": error}) + "\n").encode())
 
     @property
     def saved(self) -> bool:

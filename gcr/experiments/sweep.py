@@ -120,16 +120,6 @@ def write_choice(search: Search, choice: Choice, out: Path, views: Sequence[str]
     return path
 
 
-def record_failure(job: Job, error: str) -> None:
-    """A trial that diverged would diverge again."""
-    write_whole(job.folder.path / "failure.json", (json.dumps({"error": error}) + "\n").encode())
-
-
-def ended(job: Job) -> bool:
-    """Whether a trial has a result or has failed for good."""
-    return job.folder.finished or (job.folder.path / "failure.json").exists()
-
-
 def _outcome(folder: RunFolder) -> dict[str, Any] | None:
     """Accuracies by view, or what went wrong; None: not there yet."""
     if folder.finished:
@@ -139,10 +129,8 @@ def _outcome(folder: RunFolder) -> dict[str, Any] | None:
         except (OSError, ValueError, TypeError) as error:
             raise BadInput(f"{folder.path} cannot be read ({error}); move it away or train it again") from None
         return {view: result[view.replace("-", "_")]["accuracy"] for view in VIEWS}
-    failure = folder.path / "failure.json"
-    if failure.exists():
-        return {"error": str(json.loads(failure.read_text())["error"])}
-    return None
+    failure = folder.failure
+    return None if failure is None else {"error": failure}
 
 
 def _ranked(judged: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]], view: str) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ def train_together(
 ) -> Ending:
     """Train all jobs that are not finished, whoever gets to them first. Returns when all have ended."""
     ending = Ending()
-    waiting = [number for number, job in enumerate(jobs) if not job.folder.finished]
+    waiting = [number for number, job in enumerate(jobs) if not job.folder.ended]
     while waiting:
         numbers, busy = list(waiting), set[int]()
 
@@ -58,8 +58,9 @@ def _wait(jobs: Sequence[Job], busy: list[int], listen: Listener, say: Callable[
             for number_of_job in busy:
                 folder = jobs[number_of_job].folder
                 if folder.finished:
-                    accuracy = folder.result()["class_il"]["accuracy"]
-                    listen(Event(number_of_job, accuracy=accuracy))
+                    listen(Event(number_of_job, accuracy=folder.result()["class_il"]["accuracy"]))
+                elif folder.ended:
+                    listen(Event(number_of_job, error=folder.failure, kind="diverged"))
                 elif folder.busy:
                     still.append(number_of_job)
                 else:

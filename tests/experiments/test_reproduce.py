@@ -163,8 +163,7 @@ def test_mixed_versions_are_said(tmp_path):
     ]
 
 
-def gcr(*arguments):
-    command = [sys.executable, "-m", "gcr", *map(str, arguments)]
+def timed(*command):
     began, busy = time.perf_counter(), os.times()
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
@@ -176,17 +175,19 @@ def gcr(*arguments):
 
 @pytest.mark.parametrize("option", ["--dry-run", "--show"])
 def test_1530_results_are_listed_and_shown_in_three_seconds(thousands, option):
-    """The whole process, in its own CPU time (others may use the machine), the import of torch among it."""
-    done, took = gcr("reproduce", "offline-accuracy", option, "--out", thousands)
+    """The whole process, of which the import of torch is 1.7 s on the machine where the three seconds are meant: others
+    may be slower, or busy with other things, so its time is measured beside it."""
+    _, torch_alone = timed(sys.executable, "-c", "import torch")
+    done, took = timed(sys.executable, "-m", "gcr", "reproduce", "offline-accuracy", option, "--out", str(thousands))
     assert done.returncode == 0, done.stderr
-    print(f"{option}: {took:.2f} s")
+    print(f"{option}: {took:.2f} s of CPU time, torch {torch_alone:.2f} s")
     if option == "--dry-run":
         assert "1200 to be trained: 1200 done, 0 running, 0 missing" in done.stdout
         assert "nothing is left to train" in done.stdout
     else:
         assert done.stdout.count("50.00") >= 102
         assert "missing" not in done.stdout
-    assert took < 3.0
+    assert took < 3.0 * max(1.0, torch_alone / 1.7)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from gcr.experiments.sweep import (
     choose,
     paper_grid,
     read_grid,
-    record_failure,
     write_choice,
 )
 from gcr.settings import BadInput
@@ -76,7 +75,7 @@ def test_a_point_with_a_failed_trial_has_lost(tmp_path):
     finish_all(search, tmp_path, (99.0, 80.0, 70.0, 60.0), (99.0, 80.0, 70.0, 60.0))
     trial = search.trials(tmp_path)[1]  # the second seed of the best
     (trial.folder.path / "result.json").unlink()
-    record_failure(trial, "the loss is no number")
+    trial.folder.fail("the loss is no number")
     choice = choose(search, tmp_path)
     assert choice.values("class-il") == {"lr": 0.01, "batch": 32}
     last = choice.ranking["class-il"][-1]
@@ -89,7 +88,7 @@ def test_all_failing_is_an_error(tmp_path):
     search = make_search()
     for trial in search.trials(tmp_path):
         trial.folder.path.mkdir(parents=True)
-        record_failure(trial, "the loss is no number")
+        trial.folder.fail("the loss is no number")
     with pytest.raises(BadInput, match=r"all 4 points of the grid of er failed .*no number.*another --grid"):
         choose(search, tmp_path)
 
