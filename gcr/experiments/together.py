@@ -50,10 +50,6 @@ def _wait(jobs: Sequence[Job], busy: list[int], listen: Listener, say: Callable[
     told = -TELL_SECONDS
     with stop_by_signal() as stop:
         while busy and not stop():
-            if time.monotonic() - told >= TELL_SECONDS:
-                number = f"{len(busy)} {'run is' if len(busy) == 1 else 'runs are'}"
-                say(f"{number} being trained by another process; waiting for it")
-                told = time.monotonic()
             still = []
             for number_of_job in busy:
                 folder = jobs[number_of_job].folder
@@ -68,6 +64,10 @@ def _wait(jobs: Sequence[Job], busy: list[int], listen: Listener, say: Callable[
             busy = still
             if left:  # nothing is gained by leaving them while we wait for the others
                 return [*left, *busy], 0
+            if busy and time.monotonic() - told >= TELL_SECONDS:
+                number = f"{len(busy)} {'run is' if len(busy) == 1 else 'runs are'}"
+                say(f"{number} being trained by another process; waiting for it")
+                told = time.monotonic()
             if busy:
                 time.sleep(POLL_SECONDS)
     return left, stop.number
