@@ -26,6 +26,7 @@ from gcr.options import (
     ThreadsOption,
     TrackOption,
 )
+from gcr.reproduce_cli import reproduce, sweep
 from gcr.settings import BadInput
 
 app = typer.Typer(
@@ -38,6 +39,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app)
+app.command()(reproduce)
+app.command()(sweep)
 
 
 def run_cli(arguments: list[str] | None = None) -> int:

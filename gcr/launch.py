@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,29 +28,17 @@ def train_and_show(
     title: str | None = None,
 ) -> int:
     """Train what is not there yet and print all. Returns the exit code."""
-    from gcr.experiments.engine import Ending, check_engine, pick_device, run_all
+    from gcr.experiments.engine import Ending, run_all
     from gcr.experiments.groups import group_runs
     from gcr.experiments.job import Job
     from gcr.experiments.report import needs_of_report, write_report
     from gcr.experiments.run_folder import RunFolder
     from gcr.experiments.tables import sheets
     from gcr.progress import RunProgress
-    from gcr.scenarios import entry
-    from gcr.training.stepper import pick_mode
 
     if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", name):
         raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
-    check_engine(how)
-    if how.engine == "local":  # what the nodes of a cluster have is theirs to say
-        for experiment in experiments:
-            pick_mode(how.mode, pick_device(how.device), experiment.method)
-    for needed in {library for e in experiments for library in entry(e.scenario).needs} | (
-        needs_of_report() if title else set()
-    ):
-        if importlib.util.find_spec(needed) is None:
-            raise BadInput(f"this needs the library {needed}; install it with pip")
-    for scenario in {e.scenario for e in experiments}:
-        entry(scenario).check_present()
+    check_ready(experiments, how, needs_of_report() if title else set())
     jobs = [Job(experiment, RunFolder.of(folder, experiment, name)) for experiment in experiments]
     for job in jobs:
         job.folder.check(job.experiment)
@@ -76,6 +65,24 @@ def train_and_show(
         err.print(f"continue with: {this_command()}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 128 + ending.signal
     return 1 if unfinished else 0
+
+
+def check_ready(experiments: Sequence[Experiment], how: Execution, needs: set[str]) -> None:
+    """An error with its remedy, before anything starts, if device, libraries or data are not there."""
+    from gcr.experiments.engine import check_engine, pick_device
+    from gcr.scenarios import entry
+    from gcr.training.stepper import pick_mode
+
+    check_engine(how)
+    if how.engine == "local":  # what the nodes of a cluster have is theirs to say
+        for method in {experiment.method for experiment in experiments}:
+            pick_mode(how.mode, pick_device(how.device), method)
+    names = {experiment.scenario for experiment in experiments}
+    for needed in {library for name in names for library in entry(name).needs} | needs:
+        if importlib.util.find_spec(needed) is None:
+            raise BadInput(f"this needs the library {needed}; install it with pip")
+    for name in sorted(names):
+        entry(name).check_present()
 
 
 def this_command() -> str:

@@ -9,17 +9,20 @@ The paper's ± is shown and never tested with.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gcr.experiments import paper
 from gcr.experiments.formats import Entry, Sheet
 from gcr.experiments.groups import METRICS, VIEWS, Group
-from gcr.experiments.paper import Cell
+from gcr.experiments.paper import Cell, Place, Table
 from gcr.experiments.statistics import BOLD_P, Best, Spread, best, interval, not_apart
 from gcr.experiments.tables import distinctions
+from gcr.settings import BadInput
 
 COLUMNS = ["method", "K", "ours: mean ± SEM", "n", "paper: mean ± spread", "difference", "paper in our 95%"]
+OURS_ALONE = 4  # columns that need no value of the paper
 MISSING = "missing"
 NAMED = 8  # runs left out that are named
 
@@ -37,12 +40,14 @@ class Row:
 
     @property
     def difference(self) -> float | None:
-        return self.ours.mean - self.cell.mean if self.ours else None
+        return self.ours.mean - self.cell.mean if self.ours and self.cell.mean is not None else None
 
     @property
     def inside(self) -> bool | None:
         """Whether the paper's mean lies in our interval."""
-        return self.interval[0] <= self.cell.mean <= self.interval[1] if self.interval else None
+        if self.interval is None or self.cell.mean is None:
+            return None
+        return self.interval[0] <= self.cell.mean <= self.interval[1]
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,14 @@ class Beside:
     notes: list[str]
 
 
-def beside(groups: Sequence[Group], table: str) -> Beside:
-    """All cells of a table of the paper, each with the groups that repeat it."""
-    about = paper.table(table)
+def beside(
+    groups: Sequence[Group], table: str | Table, values: Mapping[Place, Mapping[str, Any]] | None = None
+) -> Beside:
+    """All cells of a table of the paper, each with the groups that repeat it. ``values`` stand in for those that the
+    paper's search chose; a place without any has no runs."""
+    about = paper.table(table) if isinstance(table, str) else table
+    if about.grids and values is None:
+        raise BadInput(f"{about.name} is not the paper's; print it with: gcr reproduce {about.name} --show")
     places: dict[tuple[object, ...], list[int]] = {}
     for number, group in enumerate(groups):
         places.setdefault(_place_of_group(group), []).append(number)
@@ -62,7 +72,9 @@ def beside(groups: Sequence[Group], table: str) -> Beside:
     for cell in about.cells:
         matching = []
         for number in places.get(_place_of_cell(cell), []):
-            found = paper.departures(groups[number].experiment, cell)
+            if values is not None and cell.place not in values:
+                continue
+            found = paper.departures(groups[number].experiment, cell, values[cell.place] if values else None)
             departures[number] = min(departures.get(number, found), found, key=len)
             if not found:
                 matching.append(groups[number])
@@ -77,19 +89,24 @@ def beside(groups: Sequence[Group], table: str) -> Beside:
         notes += [text for members in columns.values() for text in _pairwise_notes(members, about.pairwise_p)]
     told = [f"of the paper's table: {note}" for note in about.notes]
     left_out = [(groups[number], found) for number, found in departures.items() if found]
-    return Beside(rows, [*notes, *_left_out_notes(left_out), *_value_notes(about.cells), *told])
+    whose = _value_notes(about.cells) if values is None else []
+    return Beside(rows, [*notes, *_left_out_notes(left_out), *whose, *told])
 
 
-def sheets(found: Beside) -> list[Sheet]:
-    """A table per scenario, setting, view and metric; its rows by buffer size."""
+def sheets(found: Beside, alone: str = "") -> list[Sheet]:
+    """A table per scenario, setting, view and metric; its rows by buffer size. ``alone`` marks runs that must not be
+    compared with the paper's values: these are left out then, as they are where the paper has none."""
+    without = bool(alone) or all(row.cell.mean is None for row in found.rows)
+    mark = (f", {alone}" if alone else "") + (": percent" if without else ": percent, beside the paper's")
     split: dict[str, list[Row]] = {}
     for row in found.rows:
         cell = row.cell
         view = cell.view.replace("il", "IL")
-        title = f"{cell.scenario}, {cell.setting}, {view} {METRICS[cell.metric]}: percent, beside the paper's"
+        title = f"{cell.scenario}, {cell.setting}, {view} {METRICS[cell.metric]}{mark}"
         split.setdefault(title, []).append(row)
+    n = OURS_ALONE if without else len(COLUMNS)
     return [
-        Sheet(title, COLUMNS, [_entries(row) for row in sorted(members, key=lambda row: row.cell.buffer)])
+        Sheet(title, COLUMNS[:n], [_entries(row)[:n] for row in sorted(members, key=lambda row: row.cell.buffer)])
         for title, members in split.items()
     ]
 
@@ -204,7 +221,7 @@ def _value_notes(cells: Sequence[Cell]) -> list[str]:
     """Where the chosen values are our choice."""
     taken: dict[str, list[str]] = {}
     for cell in cells:
-        found = paper.chosen(cell.setting, cell.view, cell.scenario, cell.method, cell.buffer)
+        found = paper.chosen(*cell.place)
         if found.ours:
             names = taken.setdefault(found.why, [])
             names += [cell.method] if cell.method not in names else []

@@ -5,7 +5,9 @@ A result that cannot be read, or is not what a result must be, is left out and n
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +76,19 @@ class Runs:
     @property
     def notes(self) -> list[str]:
         """For the foot of a table."""
+        return [*self._unreadable_notes(), *self._version_notes()]
+
+    def _version_notes(self) -> list[str]:
+        versions = [result["versions"] for group in self.groups for result in group.results]
+        notes = []
+        for library in ("gcr", "torch"):
+            counts = Counter(str(of.get(library, "unknown")) for of in versions)
+            if len(counts) > 1:
+                told = ", ".join(f"{version} ({number})" for version, number in sorted(counts.items()))
+                notes.append(f"mixed versions of {library}: {told} runs; what they computed may differ")
+        return notes
+
+    def _unreadable_notes(self) -> list[str]:
         if not self.unreadable:
             return []
         names = [f"{bad.path.parent.name}/{bad.path.name}" for bad in self.unreadable]
@@ -100,9 +115,10 @@ def group_runs(folders: Iterable[RunFolder]) -> Runs:
     """Groups in the order of scenario, method, selector and buffer."""
     groups: dict[tuple[Path, Experiment], list[tuple[RunFolder, Experiment, dict[str, Any]]]] = {}
     unreadable = []
+    known: dict[str, Experiment] = {}
     for folder in folders:
         try:
-            experiment, result = folder.experiment(), folder.result()
+            experiment, result = _read_experiment(folder, known), folder.result()
             check_result(result)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = str(error) if isinstance(error, BadInput) else repr(error)
@@ -114,6 +130,17 @@ def group_runs(folders: Iterable[RunFolder]) -> Runs:
         rows.sort(key=lambda row: row[1].seed)
     found = [Group(*(list(column) for column in zip(*rows, strict=True))) for rows in groups.values()]
     return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable)
+
+
+def _read_experiment(folder: RunFolder, known: dict[str, Experiment]) -> Experiment:
+    """That of a run. Seeds of one experiment are told apart without making and checking all of it again."""
+    values = json.loads((folder.path / "experiment.json").read_text())
+    if not isinstance(values, dict) or "seed" not in values:
+        return Experiment.from_dict(values)  # which refuses it
+    rest = json.dumps({key: value for key, value in values.items() if key != "seed"})
+    if rest not in known:
+        known[rest] = Experiment.from_dict(values)
+    return replace(known[rest], seed=values["seed"])
 
 
 def check_result(result: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 import gcr
 from gcr import scenarios
 from gcr.experiments.experiment import Experiment, flat
-from gcr.experiments.run_folder import RunFolder
+from gcr.experiments.run_folder import Busy, RunFolder
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
@@ -55,6 +55,7 @@ class Event:
     accuracy: float | None = None
     error: str | None = None
     stopped: bool = False
+    kind: str = ""  # of an error that some can live with: "diverged", or "busy" where another process trains the run
 
     @property
     def ends_job(self) -> bool:
@@ -76,13 +77,18 @@ def job_steps(
     except torch.cuda.OutOfMemoryError:
         listen(Event(number, error=f"out of GPU memory; use a smaller --pack{f' than {how.pack}' if how.pack else ''}"))
     except Exception as error:
-        listen(Event(number, error=in_words(error)))
+        listen(ended_by(number, error))
+
+
+def ended_by(number: int, error: Exception) -> Event:
+    kind = "diverged" if isinstance(error, Diverged) else "busy" if isinstance(error, Busy) else ""
+    return Event(number, error=in_words(error), kind=kind)
 
 
 def in_words(error: Exception) -> str:
     """One line. What the user can mend speaks for itself; of anything else it helps to know the kind."""
-    kind = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
-    return kind + " ".join(str(error).split())
+    name = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
+    return name + " ".join(str(error).split())
 
 
 def run_job(number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False) -> None:

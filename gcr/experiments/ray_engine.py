@@ -23,7 +23,7 @@ import torch
 import gcr
 from gcr import scenarios
 from gcr.experiments.engine import longest_first
-from gcr.experiments.job import Event, Execution, Job, Listener, in_words
+from gcr.experiments.job import Event, Execution, Job, Listener, ended_by, in_words
 from gcr.experiments.ray_cluster import Cluster, Request, joined, own_answer_to_sigterm
 from gcr.experiments.ray_node import Luggage, Parcel, Task
 from gcr.experiments.stop import Stop, stop_by_signal
@@ -137,7 +137,7 @@ class Dispatch:
             job.folder.begin(job.experiment, fresh=self.how.fresh)
         except Exception as error:
             lock.close()
-            self._end(Event(number, error=in_words(error)))
+            self._end(ended_by(number, error))
             return False
         self.begun[number] = self.locks.enter_context(lock)
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,13 @@ from gcr.experiments.experiment import Experiment, differences
 from gcr.settings import BadInput
 from gcr.training import Epoch
 from gcr.training.checkpoint import KEPT
+
+FAILURE = "failure.json"
+TRIALS = "trials"  # the folder of runs that only serve to choose values
+
+
+class Busy(BadInput):
+    """Another process is training the run."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,25 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
+
+    @property
+    def failure(self) -> str | None:
+        """Why a trial failed for good; None: it did not."""
+        try:
+            return str(json.loads((self.path / FAILURE).read_text())["error"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"{self.path / FAILURE} cannot be read"
+
+    @property
+    def ended(self) -> bool:
+        return self.finished or (self.path / FAILURE).exists()
+
+    def fail(self, error: str) -> None:
+        """A trial that diverged would diverge again: write that down."""
+        with suppress(FileNotFoundError):  # another process has begun it meanwhile, and will come to the same end
+            write_whole(self.path / FAILURE, (json.dumps({"error": error}) + "\n").encode())
 
     @property
     def saved(self) -> bool:
@@ -72,7 +98,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / ".writable").touch()
-            (self.path / ".writable").unlink()
+            (self.path / ".writable").unlink(missing_ok=True)  # two commands may do this at once
         except OSError as error:
             raise BadInput(f"cannot write to {self.path} ({error.strerror}); choose another --out") from None
 
@@ -93,7 +119,7 @@ class RunFolder:
                     raise OSError  # somebody has just finished, and somebody else has begun
             except OSError:
                 file.seek(0)
-                raise BadInput(f"{self.path} is being trained by process {file.read().strip() or 'another'}") from None
+                raise Busy(f"{self.path} is being trained by process {file.read().strip() or 'another'}") from None
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -101,6 +127,22 @@ class RunFolder:
                 yield
             finally:
                 lock.unlink(missing_ok=True)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process is training it. Those that ask do not disturb each other."""
+        try:
+            import fcntl  # not on Windows
+        except ImportError:
+            return False
+        try:
+            with open(self.path / ".lock") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
 
     def begin(self, experiment: Experiment, fresh: bool = False) -> None:
         """Make the folder ready. ``fresh`` drops the checkpoints that an unfinished run left."""
@@ -177,9 +219,9 @@ class RunFolder:
 
 
 def finished_runs(folder: Path) -> Iterator[RunFolder]:
-    """All finished runs below ``folder``, in the order of their paths."""
+    """All finished runs below ``folder``, in the order of their paths; trials only where it is theirs."""
     for file in sorted(folder.rglob("result.json")):
-        if (file.parent / "experiment.json").exists():
+        if TRIALS not in file.relative_to(folder).parts and (file.parent / "experiment.json").exists():
             yield RunFolder(file.parent)
 
 

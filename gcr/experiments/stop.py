@@ -1,14 +1,24 @@
-"""Stopping in good order: SIGINT and SIGTERM let a run finish its step and save."""
+"""Stopping in good order: SIGINT, SIGTERM and a terminal that is closed (SIGHUP) let a run finish its step and save."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []),
+)  # no SIGHUP on Windows
+
+
+def _heeded() -> list[signal.Signals]:
+    """Under nohup the closing of the terminal is ignored, and stays so."""
+    return [n for n in SIGNALS if n in SIGNALS[:2] or signal.getsignal(n) is not signal.SIG_IGN]
 
 
 class Stop:
@@ -25,7 +35,7 @@ class Stop:
 
     def set_by_signals(self) -> None:
         """For as long as the process lives, whatever was held back so far."""
-        for number in SIGNALS:
+        for number in _heeded():
             signal.signal(number, self.set)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
@@ -48,7 +58,8 @@ def stop_by_signal(then: Callable[[], None] = lambda: None) -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in _heeded()}
+    terminals = [output for output in (1, 2) if os.isatty(output)]
 
     def restore() -> None:
         for number, handler in before.items():
@@ -57,11 +68,21 @@ def stop_by_signal(then: Callable[[], None] = lambda: None) -> Iterator[Stop]:
     def handle(number: int, _: FrameType | None) -> None:
         stop.set(number)
         restore()
+        if number == getattr(signal, "SIGHUP", None):
+            _write_nowhere(terminals)
         then()
 
-    for number in SIGNALS:
+    for number in before:
         signal.signal(number, handle)
     try:
         yield stop
     finally:
         restore()
+
+
+def _write_nowhere(outputs: list[int]) -> None:
+    """A terminal that is gone fails every write; what remains to be said must not keep runs from being saved."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in outputs:
+        os.dup2(nowhere, output)
+    os.close(nowhere)

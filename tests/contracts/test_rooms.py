@@ -26,7 +26,10 @@ ORDER = [
     "options",
     "option_text",
     "launch",
+    "reproducing",
+    "dry_run",
     "data_cli",
+    "reproduce_cli",
     "cli",
 ]
 FILES = sorted((ROOT / "gcr").rglob("*.py"))

@@ -5,6 +5,7 @@ from gcr.experiments.paper.read import (
     Cell,
     Chosen,
     Label,
+    Place,
     Table,
     cells,
     chosen,
@@ -13,6 +14,7 @@ from gcr.experiments.paper.read import (
     label,
     labels,
     printed_scenario,
+    reproducible,
     table,
     tables,
 )
@@ -23,6 +25,7 @@ __all__ = [
     "Cell",
     "Chosen",
     "Label",
+    "Place",
     "Table",
     "cells",
     "chosen",
@@ -33,6 +36,7 @@ __all__ = [
     "label",
     "labels",
     "printed_scenario",
+    "reproducible",
     "table",
     "tables",
 ]

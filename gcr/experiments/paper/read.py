@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -36,7 +36,12 @@ TABLES = (
     "er-gcr",
     "imagenet",
 )
+MADE_OF_OTHERS = "main-figure"  # its values are printed in tables alone
+OURS = ("demo-table",)  # in the form of the paper's tables, without values of it
+OTHER_NAMES = {"imagenet1k": "imagenet"}
 NEAREST = "seq-cifar100"  # whose values a scenario takes for which the paper names none
+
+Place = tuple[str, str, str, str, int]  # setting, view, scenario, method, buffer
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Cell:
     method: str  # one of ``labels()``
     buffer: int
     metric: str  # accuracy or forgetting, in percent
-    mean: float
+    mean: float | None  # None in a table of ours
     spread: float | None  # as printed after ±; None where nothing is
     bold: bool
 
@@ -59,7 +64,14 @@ class Cell:
         """What the cells have in common that compete for bold."""
         return self.scenario, self.setting, self.view, self.metric, self.buffer
 
+    @property
+    def place(self) -> Place:
+        """What the cells have in common that one search and its runs serve."""
+        return self.setting, self.view, self.scenario, self.method, self.buffer
+
     def __str__(self) -> str:
+        if self.mean is None:
+            return "–"
         return f"{self.mean:.2f}" if self.spread is None else f"{self.mean:.2f} ± {self.spread:.2f}"
 
 
@@ -71,6 +83,9 @@ class Table:
     notes: tuple[str, ...]  # what a reader stumbles over
     pairwise_p: float | None  # where the paper claims that all pairs differ at this level
     cells: tuple[Cell, ...]
+    seeds: int = SEEDS
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of all runs, in a table of ours
+    grids: Mapping[str, Mapping[str, list[Any]]] = field(default_factory=dict, hash=False)  # by method, likewise
 
 
 @dataclass(frozen=True)
@@ -100,21 +115,34 @@ class Chosen:
 
 
 def tables() -> tuple[str, ...]:
+    """What the paper prints as tables."""
     return TABLES
+
+
+def reproducible() -> tuple[str, ...]:
+    """What ``gcr reproduce`` knows: the paper's tables, its main figure, and a miniature of ours."""
+    return (*TABLES, *OTHER_NAMES, MADE_OF_OTHERS, *OURS)
 
 
 @cache
 def table(name: str) -> Table:
-    if name not in TABLES:
-        raise unknown("table of the paper", name, TABLES)
+    if name not in reproducible():
+        raise unknown("table of the paper", name, reproducible())
+    name = OTHER_NAMES.get(name, name)
     raw = _load(name)
-    cells = []
-    for row in raw["rows"]:
-        for column, printed in zip(raw["columns"], row["cells"], strict=True):
+    cells = [replace(cell, table=name) for taken in raw.get("taken", []) for cell in _taken(**taken)]
+    for row in raw.get("rows", []):
+        for column, printed in zip(raw["columns"], row.get("cells", ["?"] * len(raw["columns"])), strict=True):
             if printed != "-":
                 about = raw["common"] | column | {key: value for key, value in row.items() if key != "cells"}
                 cells.append(Cell(table=name, **about, **_number(printed)))
-    return Table(name, raw["title"], raw["source"], tuple(raw["notes"]), raw.get("pairwise_p"), tuple(cells))
+    of_ours = {key: raw[key] for key in ("seeds", "settings", "grids") if key in raw}
+    pairwise = raw.get("pairwise_p")
+    return Table(name, raw["title"], raw["source"], tuple(raw["notes"]), pairwise, tuple(cells), **of_ours)
+
+
+def _taken(table: str, methods: list[str], **wanted: Any) -> list[Cell]:
+    return [cell for cell in find(table, **wanted) if cell.method in methods]
 
 
 def cells(name: str) -> tuple[Cell, ...]:
@@ -203,7 +231,9 @@ def _load(name: str) -> dict[str, Any]:
 
 
 def _number(printed: str) -> dict[str, Any]:
-    """A cell as it is written in the files: mean, ± spread where there is one, ** around what is bold."""
+    """A cell as it is written in the files: mean, ± spread where there is one, ** around what is bold; ?: no value."""
+    if printed == "?":
+        return {"mean": None, "spread": None, "bold": False}
     found = re.fullmatch(r"(\*\*)?(\d+\.\d+)(?:±(\d+\.\d+))?(\*\*)?", printed)
     if found is None or (found[1] is None) != (found[4] is None):
         raise ValueError(f"not a cell: {printed}")

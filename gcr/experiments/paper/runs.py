@@ -6,6 +6,9 @@ normalised, what selection sees, …): runs that differ there are repetitions to
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gcr.experiments.experiment import Experiment, compose, flat
 from gcr.experiments.paper.read import Cell, chosen, label
 
@@ -27,23 +30,28 @@ PROTOCOL = {
 }
 
 
-def experiment(cell: Cell, seed: int) -> Experiment:
-    """What has to be run for a cell, with the values chosen for its view."""
+def experiment(cell: Cell, seed: int, values: Mapping[str, Any] | None = None) -> Experiment:
+    """What has to be run for a cell, with the values chosen for its view: the paper's, or ``values``."""
     about = label(cell.method)
-    values = chosen(cell.setting, cell.view, cell.scenario, cell.method, cell.buffer).overrides
-    overrides = values | {"buffer": cell.buffer, "setting": cell.setting}
+    if values is None:
+        values = chosen(*cell.place).overrides
+    overrides = dict(values) | {"buffer": cell.buffer, "setting": cell.setting}
     return compose(cell.scenario, about.method, seed=seed, selector=about.selector, overrides=overrides)
 
 
-def departures(run: Experiment, cell: Cell) -> list[str]:
-    """Where a run differs from what the paper fixes for a cell, in words; empty for a repetition of it."""
-    values = chosen(cell.setting, cell.view, cell.scenario, cell.method, cell.buffer).overrides
-    there, asked = flat(run.to_dict()), flat(experiment(cell, run.seed).to_dict())
+def departures(run: Experiment, cell: Cell, values: Mapping[str, Any] | None = None) -> list[str]:
+    """Where a run differs from what the paper fixes for a cell, in words; empty for a repetition of it. ``values``
+    stand in for the paper's chosen ones."""
+    whose = "the paper's" if values is None else "the search's"
+    if values is None:
+        values = chosen(*cell.place).overrides
+    there, asked = flat(run.to_dict()), flat(experiment(cell, run.seed, values).to_dict())
     found = []
     for key, value in asked.items():
         name = key.rsplit(".", 1)[-1]
         fixed = key in PROTOCOL or name in values or (key.startswith("stream.") and key != "stream.stream")
         fixed = fixed or (key == "stream.stream" and cell.setting == "online")
         if fixed and there.get(key) != value:
-            found.append(f"{name if name != 'name' else key} is {there.get(key)}, the paper's {value}")
+            owner = whose if name in values else "the paper's"
+            found.append(f"{name if name != 'name' else key} is {there.get(key)}, {owner} {value}")
     return found

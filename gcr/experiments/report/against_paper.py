@@ -38,7 +38,7 @@ def against_paper(groups: Sequence[Group], facets: Facets) -> AgainstPaper:
             found = beside(groups, name)
         except BadInput as error:  # intervals need a library that may not be here
             return AgainstPaper([], [], [f"the runs are not set beside the paper's tables: {error}"])
-        rows = [row for row in found.rows if row.ours is not None]
+        rows = [row for row in found.rows if row.ours is not None and row.cell.mean is not None]
         if rows:
             repeated += rows
             about = paper.table(name)
@@ -65,6 +65,7 @@ def _view(row: CellRow) -> str:
 def _mark(row: CellRow, facets: Facets) -> Mark:
     cell = row.cell
     assert row.ours is not None
+    assert cell.mean is not None
     where = f"{row.name}, {cell.scenario}, {cell.setting}, {_view(row)}, K = {cell.buffer}"
     title = f"{where}: ours {row.ours} (n = {row.ours.n}), the paper's {cell}"
     return Mark(_facet(row, facets), cell.method, cell.view == "task-il", row.ours, cell.mean, title)
