@@ -344,6 +344,8 @@ def main() -> None:
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(told, indent=2) + "\n")
+    if not all(result.get("agrees", True) for result in results):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ class Experiment:
         if self.model not in (known := [make.__name__ for make in MODELS]):
             raise unknown("model", self.model, known)
         self.stream.check_classes(about.n_classes, about.name)
+        self.stream.check_noise(about.n_classes, self.stream.tasks or about.n_tasks)
         if self.memory is not None:
             self.memory.check_classes(about.n_classes, about.name)
             self.method.check_memory(self.memory.buffer, self.stream.tasks or about.n_tasks)
@@ -48,8 +49,11 @@ class Experiment:
 
     def _check_stream(self) -> None:
         stream, training, method = self.stream, self.training, self.method
-        if stream.online and stream.stream < training.batch:
-            raise BadInput(f"stream must be >= batch, which is {training.batch}, got {stream.stream}")
+        if stream.online and not _knows_tasks(method) and stream.stream < training.batch:
+            raise BadInput(
+                f"stream must be >= batch, which is {training.batch}, got {stream.stream}; use a longer --stream or a "
+                "smaller batch"
+            )
         if stream.online and training.epochs > 1 and not method.sees_all_tasks:
             raise BadInput(
                 f"epochs must be 1 in the online setting, got {training.epochs}; a stream passes once "
@@ -155,27 +159,43 @@ def compose(
     for key in given:
         if key not in homes:
             raise unknown(f"setting of {method}", key, ["model", *homes])
+        if key in unused_by(method_class):
+            raise BadInput(f"{method} has no use for {key}; leave it out")
     values = {part: {key: value for key, value in given.items() if homes[key] is part} for part in parts}
     memory = None
     if has_memory:
         memory = Policy(**({"buffer": about.buffer} | values[Policy]), selector=policy_class(**values[policy_class]))
-    length = {"stream": about.stream} if values[Stream].get("setting") == "online" else {}
+    online = values[Stream].get("setting") == "online"
+    if "stream" in given and not online:
+        raise BadInput("stream is the length of streams in the online setting; add --setting online, or leave it out")
+    length = {"stream": about.stream} if online else {}
     stream = Stream(**(length | values[Stream]))
     usual: dict[str, Any] = {"epochs": about.epochs, "lr": about.lr}
     if stream.online and not method_class.sees_all_tasks:
         usual |= {"epochs": 1, "batch": about.stream_batch}
     training = Training(**(usual | values[Training]))
+    if method_class.follows_lr:
+        values[method_class] = {method_class.follows_lr: training.lr} | values[method_class]
     return Experiment(scenario, stream, model, method_class(**values[method_class]), memory, training, seed)
 
 
 def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dict[str, Any]:
-    """``overrides`` for one of ``several`` methods: without those of memory where it keeps none."""
-    given = dict(overrides)
+    """``overrides`` for one of ``several`` methods: without what it makes nothing of."""
     chosen = _by_name("method", method, METHODS)
-    if several and not chosen().replays:
-        for key in setting_names(Policy):
-            given.pop(key, None)
-    return given
+    left_out = set(unused_by(chosen))
+    if not chosen().replays:
+        left_out |= set(setting_names(Policy))
+    return {key: value for key, value in overrides.items() if not (several and key in left_out)}
+
+
+def unused_by(method: type[Method]) -> frozenset[str]:
+    """Settings that it makes nothing of."""
+    return method.unused | ({"stream"} if _knows_tasks(method) else set())
+
+
+def _knows_tasks(method: Method | type[Method]) -> bool:
+    """Whether its streams are whole tasks, however long streams are."""
+    return method.needs_tasks or method.sees_all_tasks
 
 
 def setting_lines(scenario: str, method: str, selector: str | None = None) -> list[tuple[str, str, str]]:
@@ -187,7 +207,7 @@ def setting_lines(scenario: str, method: str, selector: str | None = None) -> li
     lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
     for part in parts:
         for f in fields(part):
-            if "help" in f.metadata:
+            if "help" in f.metadata and f.name not in unused_by(type(experiment.method)):
                 lines.append((f.name, f.metadata["help"], str(getattr(part, f.name))))
     return lines
 

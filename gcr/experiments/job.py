@@ -159,7 +159,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
         "seconds": outcome.seconds,
         "steps": outcome.steps,
         "data": scenarios.entry(job.experiment.scenario).fingerprint,
-        "memory_bytes": outcome.state.memory.nbytes if outcome.state.memory else 0,
+        "memory_bytes": _kept_bytes(run),
         "peak_bytes": _peak_bytes(how.device),
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "device": torch.cuda.get_device_name(how.device) if how.device.startswith("cuda") else "cpu",
@@ -168,6 +168,12 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
         "threads": how.threads,
         "deterministic": how.deterministic,
     }
+
+
+def _kept_bytes(run: Run) -> int:
+    """What the run keeps of its past: memory, and what the method keeps beside it, as a teacher."""
+    memory = run.state.memory
+    return (memory.nbytes if memory else 0) + sum(tensor.nbytes for tensor in run.state.extras.values())
 
 
 def _peak_bytes(device: str) -> int:

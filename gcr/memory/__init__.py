@@ -3,6 +3,6 @@
 from gcr.memory.buffer import Memory
 from gcr.memory.gss_greedy import GssGreedy
 from gcr.memory.policy import Policy, Reservoir
-from gcr.memory.sampling import SAMPLERS, Coin, Sampler, Split
+from gcr.memory.sampling import SAMPLERS, Coin, Distinct, Sampler, Split
 
-__all__ = ["SAMPLERS", "Coin", "GssGreedy", "Memory", "Policy", "Reservoir", "Sampler", "Split"]
+__all__ = ["SAMPLERS", "Coin", "Distinct", "GssGreedy", "Memory", "Policy", "Reservoir", "Sampler", "Split"]

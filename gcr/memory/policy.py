@@ -7,7 +7,7 @@ freely: GCR's selection under ER's loss, or GCR's loss on a reservoir, are setti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from gcr.memory.gss_greedy import GssGreedy
@@ -35,7 +35,9 @@ class Policy(Settings):
     replay_batch: int = setting(32, "examples in each replay minibatch", low=1)
     candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0)
     every: int = setting(
-        0, "examples between selections, wherever tasks end; 0: at the end of every task or stream", low=0
+        0,
+        "examples between selections, wherever tasks end, in whole batches; 0: at every task's or stream's end",
+        low=0,
     )
     pool: str = setting(
         "reservoir",
@@ -65,11 +67,15 @@ class Policy(Settings):
         super().__post_init__()
         if not self.selects:
             kind = "a reservoir" if isinstance(self.selector, Reservoir) else self.selector.name
-            for name, value in (("candidates", self.candidates), ("every", self.every)):
-                if value:
-                    raise BadInput(f"{name} needs a selector, but memory is {kind}; leave it out, or name a selector")
-        if self.every and self.pool == "selector":
-            raise BadInput("pool=selector chooses among a whole task or stream; leave out every")
+            if given := self._changed("candidates", "every", "pool", "pool_view", "pool_mode"):
+                raise BadInput(f"{given} needs a selector, but memory is {kind}; leave it out, or name a selector")
+        if self.pool == "selector" and (given := self._changed("every", "admit", "pool_view")):
+            raise BadInput(f"pool=selector chooses among all plain images of a task or stream; leave out {given}")
+
+    def _changed(self, *names: str) -> str:
+        """The first that is not at its default, or nothing."""
+        defaults = {declared.name: declared.default for declared in fields(self)}
+        return next((name for name in names if getattr(self, name) != defaults[name]), "")
 
     @property
     def selects(self) -> bool:

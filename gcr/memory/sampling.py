@@ -61,11 +61,30 @@ class Split:
         return torch.where(place < share, pool_order[..., place % usable.clamp_min(1)], from_kept)
 
 
+class Distinct:
+    """For methods that search memory: every row once, in random order; once all are taken, in that order again."""
+
+    name = "distinct"
+    summary = "every example once"
+
+    @staticmethod
+    def draws_shape(size: int, capacity: int, candidates: int) -> tuple[int, ...]:
+        return (capacity + candidates,)
+
+    @staticmethod
+    def rows(memory: Memory, draws: Tensor, size: int) -> Tensor:
+        """One uniform per row of memory, [..., capacity + candidates] -> [..., size] rows."""
+        row = torch.arange(draws.shape[-1], device=draws.device)
+        filled = torch.where(row < memory.capacity, row < memory.kept, row - memory.capacity < memory.pooled)
+        order = torch.where(filled, draws, 2.0).argsort()
+        return order[..., torch.arange(size, device=draws.device) % (memory.kept + memory.pooled).clamp_min(1)]
+
+
 def _shuffled(draws: Tensor, count: Tensor) -> Tensor:
     """The first ``count`` positions in random order, the unused ones behind them."""
     used = torch.arange(draws.shape[-1], device=draws.device) < count
     return torch.where(used, draws, 2.0).argsort()
 
 
-Sampler = type[Coin] | type[Split]
-SAMPLERS: tuple[Sampler, ...] = (Coin, Split)
+Sampler = type[Coin] | type[Split] | type[Distinct]
+SAMPLERS: tuple[Sampler, ...] = (Coin, Split)  # that a user may choose

@@ -2,6 +2,9 @@
 
 ``loss = CE(new)``, with gradient g, and one constraint instead of GEM's many: the gradient r of the mean CE over a
 replay minibatch. Where ``g . r < 0`` the step goes along ``g~ = g - (g . r) / (r . r) r``, so that ``g~ . r = 0``.
+
+Memory is a reservoir (known as A-GEM-R), so that the minibatch may hold examples of the present task; the paper's holds
+earlier tasks only.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gcr.methods.directions import Direction, parts, vectors
-from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
 
@@ -48,9 +51,6 @@ class AGem(Method):
         remembered = weighted_mean(label_loss(net(old.images), old.labels), old.weights)
         reference = torch.autograd.grad(remembered, parameters, allow_unused=True)
         return project_on(gradients, reference)
-
-    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
-        return label_residual(logits, batch.labels)
 
 
 def project_on(gradients: Direction, reference: Direction) -> list[Tensor | None]:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from gcr.methods.losses import distillation, label_loss, label_residual, weighted_mean
+from gcr.methods.losses import distillation, label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
 from gcr.settings import setting
@@ -38,7 +38,7 @@ class ClsEr(Method):
 
     reg_weight: float = setting(0.15, "weight of the consistency term", low=0.0, remedy="0 leaves it out")
     plastic_rate: float = setting(0.9, "share of the steps that move the plastic average", low=0.0, high=1.0)
-    stable_rate: float = setting(0.1, "share of the steps that move the stable average", low=0.0, high=1.0)
+    stable_rate: float = setting(0.1, "share of the steps that move the stable average", low=0.001, high=1.0)
     plastic_decay: float = setting(0.999, "what the plastic average keeps of itself in a move", low=0.0, high=1.0)
     stable_decay: float = setting(0.999, "what the stable average keeps of itself in a move", low=0.0, high=1.0)
 
@@ -66,10 +66,6 @@ class ClsEr(Method):
         value = value + r / (b + r) * weighted_mean(label_loss(old_logits, old.labels), old.weights)
         consistency = distillation(alone.logits, self._teacher(net, old, extras))
         return Loss(value + self.reg_weight * weighted_mean(consistency, old.weights), logits.detach())
-
-    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Of the label term; the teachers are not there when memory is chosen."""
-        return label_residual(logits, batch.labels)
 
     @torch.no_grad()
     def after_step(self, net: Network, extras: Extras) -> None:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
-from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
 from gcr.settings import setting
@@ -48,6 +47,3 @@ class Er(Method):
         new_term = new_share * F.cross_entropy(logits, new.labels)
         old_term = old_share * weighted_mean(label_loss(old_logits, old.labels), old.weights)
         return Loss(new_term + old_term, logits.detach())
-
-    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
-        return label_residual(logits, batch.labels)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
 from gcr.settings import setting
@@ -53,10 +53,6 @@ class ErAce(Method):
         for old, output in zip(replay, outputs[1:], strict=True):
             value = value + weighted_mean(label_loss(_among(output.logits, seen | others), old.labels), old.weights)
         return Loss(value, logits.detach())
-
-    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
-        """With all classes in the softmax: selection does not know which have been seen."""
-        return label_residual(logits, batch.labels)
 
 
 def _among(logits: Tensor, classes: Tensor) -> Tensor:

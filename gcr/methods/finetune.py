@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
 from torch.nn import functional as F
 
-from gcr.methods.losses import label_residual
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
 
@@ -24,6 +22,3 @@ class Finetune(Method):
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         logits = net(new.images)
         return Loss(F.cross_entropy(logits, new.labels), logits.detach())
-
-    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
-        return label_residual(logits, batch.labels)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gcr.augment import DRAWS
-from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
 from gcr.settings import setting
@@ -36,6 +36,8 @@ class Gdumb(Method):
     name: ClassVar[str] = "gdumb"
     summary: ClassVar[str] = "only fills memory, then trains a new network on memory alone after every task"
     default_selector: ClassVar[str] = "class-balanced"
+    unused: ClassVar[frozenset[str]] = frozenset({"lr", "replay_batch", "sampling"})
+    lr_name: ClassVar[str] = "max_lr"
 
     fitting_epochs: int = setting(64, "passes over memory (256 in the paper); best a power of 2", low=1)
     max_lr: float = setting(0.05, "learning rate where a cosine begins", low=0.0)
@@ -64,9 +66,6 @@ class Gdumb(Method):
             logits = net.eval()(new.images)
         net.train()
         return Loss(0.0 * net.head.bias.sum(), logits)
-
-    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
-        return label_residual(logits, batch.labels)
 
     def end_stage(
         self, net: Network, memory: Memory | None, views: Views, extras: Extras, key: tuple[int, int]

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from gcr.methods.cone import cone_multipliers
 from gcr.methods.directions import Direction, parts, vectors
-from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
 from gcr.settings import BadInput, setting
@@ -34,6 +34,7 @@ class Gem(Method):
     needs_tasks: ClassVar[bool] = True
     replays_all: ClassVar[bool] = True
     stage_shapes: ClassVar[bool] = True
+    unused: ClassVar[frozenset[str]] = frozenset({"replay_batch", "sampling"})
 
     margin: float = setting(0.5, "least weight of every past task's gradient in a step that is mended", low=0.0)
 
@@ -68,9 +69,6 @@ class Gem(Method):
             value = weighted_mean(label_loss(net(images), labels), weights)
             past.append(torch.autograd.grad(value, parameters, allow_unused=True))
         return project_on_past(gradients, past, self.margin)
-
-    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
-        return label_residual(logits, batch.labels)
 
 
 def project_on_past(gradients: Direction, past: Sequence[Direction], margin: float) -> list[Tensor | None]:

@@ -40,6 +40,7 @@ class Icarl(Method):
     summary: ClassVar[str] = "distils the network of the task before, predicts by the nearest mean of exemplars"
     default_selector: ClassVar[str] = "herding"
     needs_tasks: ClassVar[bool] = True
+    scores_unseen: ClassVar[bool] = False
 
     weight_decay: float = setting(1e-5, "adds weight_decay/2 * |weights|^2 to the loss", low=0.0)
     over_classes: str = setting(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from gcr.methods.losses import label_residual
 from gcr.models import Network
 from gcr.settings import Settings
 
@@ -50,9 +51,14 @@ class Method(Settings):
     sees_all_tasks: ClassVar[bool] = False  # trains once on the data of all tasks together
     needs_tasks: ClassVar[bool] = False  # must be told where a task ends, even in a stream
     replays_all: ClassVar[bool] = False  # its one replay minibatch is the whole kept buffer; empty rows have weight 0
+    searches: ClassVar[bool] = False  # its replay minibatch has no example twice; if memory has too few, with weight 0
     chooses: ClassVar[bool] = False  # has its own ``choose``
     stage_shapes: ClassVar[bool] = False  # shapes in its step depend on the stage
     host_bound: ClassVar[str] = ""  # why its step cannot be captured
+    scores_unseen: ClassVar[bool] = True  # predicts classes that it has not met, if only by chance
+    unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory and training that it makes nothing of
+    lr_name: ClassVar[str] = "lr"  # the setting that is its learning rate
+    follows_lr: ClassVar[str] = ""  # a setting of its own that is the learning rate if not given
 
     @property
     def replays(self) -> tuple[tuple[str, ...], ...]:
@@ -71,8 +77,11 @@ class Method(Settings):
         raise NotImplementedError
 
     def residual(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Derivative of each example's (unweighted) replay loss by its logits, for selection: [b, classes]."""
-        raise NotImplementedError
+        """Derivative of each example's (unweighted) replay loss by its logits, for selection: [b, classes].
+
+        That of the cross-entropy, unless a method has its own.
+        """
+        return label_residual(logits, batch.labels)
 
     def extras(self, net: Network, n_tasks: int) -> Extras:
         """The tensors it keeps, as they are before the first step."""

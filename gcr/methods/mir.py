@@ -1,9 +1,9 @@
 """MIR: maximally interfered retrieval (Aljundi et al. 2019).
 
-Of the examples drawn from memory, those are replayed that the coming step would hurt most. With the virtual step ``v =
-theta - virtual_lr * grad CE(new)``, an example scores ``l(v) - l(theta)``, the rise of its cross-entropy (the paper's
-s_MI-1), or ``|h_v(x) - h(x)|^2``, how far its logits move. The highest scores are retrieved, and ``loss = CE(new) +
-CE(retrieved)``.
+Of ``search * replay_batch`` different examples of memory (of all, if there are fewer), those are replayed that the
+coming step would hurt most. With the virtual step ``v = theta - virtual_lr * grad CE(new)``, an example scores ``l(v)
+- l(theta)``, the rise of its cross-entropy (the paper's s_MI-1), or ``|h_v(x) - h(x)|^2``, how far its logits move.
+The highest scores are retrieved, and ``loss = CE(new) + CE(retrieved)``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from gcr.methods.losses import label_loss, label_residual, weighted_mean
+from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
 from gcr.settings import setting
@@ -28,11 +28,15 @@ class Mir(Method):
     name: ClassVar[str] = "mir"
     summary: ClassVar[str] = "maximally interfered retrieval: replay what the coming step would hurt most"
 
+    searches: ClassVar[bool] = True
+    unused: ClassVar[frozenset[str]] = frozenset({"sampling"})
+    follows_lr: ClassVar[str] = "virtual_lr"
+
     search: int = setting(5, "examples drawn from memory for every one retrieved, replay_batch of them", low=1)
     criterion: str = setting(
         "loss", "what the virtual step must raise: the loss, or the distance of logits", choices=("loss", "logits")
     )
-    virtual_lr: float = setting(0.05, "learning rate of the virtual step", low=0.0)
+    virtual_lr: float = setting(0.05, "learning rate of the virtual step; that of training if not given", low=0.0)
 
     @property
     def replays(self) -> tuple[tuple[str, ...], ...]:
@@ -47,14 +51,11 @@ class Mir(Method):
         if replay:
             (drawn,) = replay
             gradients = torch.autograd.grad(value, list(net.parameters()), retain_graph=True, allow_unused=True)
-            scores = self.interference(net, gradients, drawn)
+            scores = self.interference(net, gradients, drawn).masked_fill(drawn.weights == 0, -torch.inf)
             rows = scores.argsort(descending=True, stable=True)[: len(scores) // self.search]
             old = label_loss(net(drawn.images[rows]), drawn.labels[rows])
             value = value + weighted_mean(old, drawn.weights[rows])
         return Loss(value, logits.detach())
-
-    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
-        return label_residual(logits, batch.labels)
 
     @torch.no_grad()
     def interference(self, net: Network, gradients: Sequence[Tensor | None], drawn: Batch) -> Tensor:

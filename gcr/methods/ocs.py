@@ -41,7 +41,7 @@ class Ocs(Method):
     chooses: ClassVar[bool] = True
 
     # The authors' released settings for Split CIFAR-100: 10 examples out of every 20.
-    keep: float = setting(0.5, "share of a new batch that is trained on and offered to memory", low=0.0, high=1.0)
+    keep: float = setting(0.5, "share of a new batch that is trained on and offered to memory", low=0.01, high=1.0)
     replay_weight: float = setting(0.5, "weight of the replay term (lambda in the paper)", low=0.0)
     batch_similarity: float = setting(1.0, "multiplier of the cosine with the batch's mean gradient", low=0.0)
     batch_diversity: float = setting(1.0, "multiplier of minus the mean cosine within the batch", low=0.0)
@@ -85,9 +85,6 @@ class Ocs(Method):
             remembered = weighted_mean(label_loss(outputs[1].logits, old.labels), _earlier(old, extras))
             value = value + self.replay_weight * remembered
         return Loss(value, logits.detach())
-
-    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
-        return label_residual(logits, batch.labels)
 
     def end_stage(
         self, net: Network, memory: Memory | None, views: Views, extras: Extras, key: tuple[int, int]

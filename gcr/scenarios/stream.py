@@ -56,3 +56,10 @@ class Stream(Settings):
                 f"tasks must be <= {n_classes}, the number of classes of {scenario}, got {self.tasks}; "
                 "every task needs a class"
             )
+
+    def check_noise(self, n_classes: int, n_tasks: int) -> None:
+        if self.label_noise and n_classes < 2 * n_tasks:
+            raise BadInput(
+                f"label_noise gives wrong labels inside a task, but of {n_tasks} tasks of {n_classes} classes some "
+                "have one class only; use fewer tasks"
+            )

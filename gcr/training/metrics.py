@@ -40,13 +40,15 @@ def backward_transfer(matrix: Matrix, last: list[int]) -> float | None:
     return _mean(changes) if changes else None
 
 
-def forward_transfer(matrix: Matrix, first: list[int], untrained: list[float]) -> float | None:
+def forward_transfer(matrix: Matrix, first: list[int], untrained: list[float] | None) -> float | None:
     """Lopez-Paz & Ranzato 2017: mean over all tasks but the first of (accuracy just before the task begins - that of
-    the untrained network).
+    the untrained network). None where a method does not predict what it has not met.
 
     >>> forward_transfer([[90.0, 60.0], [70.0, 95.0]], first=[0, 1], untrained=[50.0, 45.0])
     15.0
     """
+    if untrained is None:
+        return None
     gains = [matrix[begin - 1][task] - untrained[task] for task, begin in enumerate(first) if task and begin]
     return _mean(gains) if gains else None
 
@@ -66,7 +68,7 @@ def anytime_accuracy(matrix: Matrix, first: list[int]) -> float:
     return _mean([_mean(row) for row in begun])
 
 
-def summary(matrix: Matrix, first: list[int], last: list[int], untrained: list[float]) -> dict[str, object]:
+def summary(matrix: Matrix, first: list[int], last: list[int], untrained: list[float] | None) -> dict[str, object]:
     return {
         "matrix": matrix,
         "accuracy": average_accuracy(matrix),

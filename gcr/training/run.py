@@ -13,6 +13,7 @@ from torch import Tensor
 from gcr.memory import Policy
 from gcr.methods import Method
 from gcr.scenarios import Scenario
+from gcr.settings import BadInput
 from gcr.training.checkpoint import Checkpoints
 from gcr.training.draws import EpochDraws
 from gcr.training.evaluate import evaluate
@@ -95,6 +96,9 @@ class Run:
         self.remarks = [remark] if remark else []
         self.plan = plan_stages(self.scenario, method, training, seed)
         self.total_steps = self.plan.total_steps(training)
+        arriving = sum(len(stage.rows) * stage.epochs for stage in self.plan.stages)
+        if self.policy is not None and self.policy.every > arriving:
+            raise BadInput(f"every must be <= {arriving}, the examples of the whole run, got {self.policy.every}")
         self.state = RunState.fresh(self.scenario, model, method, self.policy, training, seed, self.device)
         if checkpoints is not None:
             self.remarks += checkpoints.restore(self.state)
@@ -135,10 +139,11 @@ class Run:
     def outcome(self) -> Outcome:
         state, plan = self.state, self.plan
         self._count_seconds()
+        untrained = state.untrained if self.method.scores_unseen else (None, None)
         return Outcome(
             state=state,
-            class_il=summary(state.class_il, plan.first, plan.last, state.untrained[0]),
-            task_il=summary(state.task_il, plan.first, plan.last, state.untrained[1]),
+            class_il=summary(state.class_il, plan.first, plan.last, untrained[0]),
+            task_il=summary(state.task_il, plan.first, plan.last, untrained[1]),
             seconds=state.seconds,
             steps=state.steps,
         )
@@ -187,6 +192,7 @@ class Run:
         with computing(self.precision, self.device):
             key = (self.seed, state.stage)
             self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
+            self._refuse_no_weights(f"at the end of task {state.stage + 1}")
             class_il, task_il = evaluate(state.net, self.scenario, self.method, state.extras)
         state.class_il.append(class_il)
         state.task_il.append(task_il)
@@ -208,7 +214,7 @@ class Run:
         key = (self.seed, len(state.selections))
         with computing(self.precision, self.device, autocast=False):
             told = reselect(state.memory, policy, self.method, state.net, self.scenario, key, arrived)
-        state.selections.append(told)
+        state.selections.append({"stage": state.stage} | told)
 
     def _device_done(self) -> Iterator[None]:
         """Let other runs go on until the device has done what this one asked for."""
@@ -222,9 +228,16 @@ class Run:
         state = self.state
         where, step = f"task {state.stage + 1}, epoch {state.epoch + 1}", int(state.diverged_at)
         if step >= 0:
-            raise Diverged(f"the loss is no number from {where}, step {step + 1} on; try a smaller lr")
-        if not bool(torch.stack([p.detach().sum() for p in state.net.parameters()]).isfinite().all()):
-            raise Diverged(f"weights of the network are no numbers in {where}; try a smaller lr")
+            raise Diverged(f"the loss is no number from {where}, step {step + 1} on; {self._remedy}")
+        self._refuse_no_weights(f"in {where}")
+
+    def _refuse_no_weights(self, when: str) -> None:
+        if not bool(torch.stack([p.detach().sum() for p in self.state.net.parameters()]).isfinite().all()):
+            raise Diverged(f"weights of the network are no numbers {when}; {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        return f"try a smaller {self.method.lr_name}"
 
     def _save(self) -> None:
         """A state whose loss is no number is never saved: the last good checkpoint stays."""

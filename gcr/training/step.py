@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcr.augment import Views
-from gcr.memory import SAMPLERS, Memory, Policy, Sampler
+from gcr.memory import SAMPLERS, Distinct, Memory, Policy, Sampler
 from gcr.methods import Batch, Method
 from gcr.scenarios import Scenario
 from gcr.training.admission import offer_by_gradients
@@ -19,15 +19,19 @@ from gcr.training.settings import Training
 from gcr.training.state import RunState
 
 
-def sampler_of(policy: Policy) -> Sampler:
-    return next(sampler for sampler in SAMPLERS if sampler.name == policy.sampling)
+def sampler_of(method: Method, policy: Policy) -> Sampler | None:
+    """None where the whole kept buffer is replayed."""
+    if method.replays_all:
+        return None
+    return Distinct if method.searches else next(known for known in SAMPLERS if known.name == policy.sampling)
 
 
 def draw_plan(method: Method, policy: Policy | None, training: Training) -> DrawPlan:
     if policy is None:
         return DrawPlan(training.batch, (), 0, ())
-    size = policy.buffer if method.replays_all else method.replay_size(policy.replay_batch)
-    shape = (0,) if method.replays_all else sampler_of(policy).draws_shape(size, policy.buffer, policy.pool_size)
+    sampler = sampler_of(method, policy)
+    size = method.replay_size(policy.replay_batch) if sampler else policy.buffer
+    shape = sampler.draws_shape(size, policy.buffer, policy.pool_size) if sampler else (0,)
     return DrawPlan(training.batch, shape, size, method.replays, policy.compared)
 
 
@@ -50,7 +54,7 @@ def train_step(
     admission = draws.admission
     drawn: list[dict[str, Tensor]] = []
     if policy is not None and state.memory is not None and draws.replays:
-        drawn = draw_replays(state.memory, None if method.replays_all else sampler_of(policy), draws.replays)
+        drawn = draw_replays(state.memory, sampler_of(method, policy), draws.replays)
     wanted = [("weak", images, draws.views)]
     for kinds, columns, asked in zip(method.replays, drawn, draws.replays, strict=False):
         wanted += [(kind, columns["image"], u) for kind, u in zip(kinds, asked.views, strict=True)]
@@ -101,6 +105,9 @@ def draw_replays(memory: Memory, sampler: Sampler | None, asked: tuple[ReplayDra
         return [columns | {"weight": torch.where(rows < memory.kept, columns["weight"], 0.0)}]
     rows = sampler.rows(memory, torch.stack([replay.rows for replay in asked]), size)
     columns = memory.read(rows.flatten())
+    if sampler is Distinct:  # what comes again counts for nothing
+        again = torch.arange(size, device=rows.device) >= memory.kept + memory.pooled
+        columns["weight"] = torch.where(again.expand(rows.shape).flatten(), 0.0, columns["weight"])
     split = [column.split(size) for column in columns.values()]
     return [dict(zip(columns, parts, strict=True)) for parts in zip(*split, strict=True)]
 

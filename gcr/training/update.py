@@ -51,7 +51,7 @@ def reselect(
     pool = make_pool(net, method, batch, images, policy, kept=rows < memory.capacity)
     coreset = policy.selector(pool, policy.buffer, selection_draws(key, len(rows)).to(rows.device))
     memory.keep(rows[coreset.rows], coreset.weights)
-    told: dict[str, object] = {"stage": key[1], "from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
+    told: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
     return told | asdict(explain(coreset, pool)) if pool.residuals is not None else told
 
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcr.experiments.experiment import Experiment, compose, differences, setting_lines
+from gcr.experiments.experiment import Experiment, compose, differences, setting_lines, settings_of
+from gcr.methods import METHODS
 from gcr.settings import BadInput
 
 
@@ -116,3 +117,40 @@ def test_a_stream_of_digits_is_short_unless_told_otherwise():
     joint = compose("seq-digits", "joint", overrides={"setting": "online"})
     assert (joint.training.batch, joint.training.epochs) == (32, 10)
     assert compose("seq-cifar10", "er", overrides={"setting": "online"}).stream.stream == 6250
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "said"),
+    [
+        ("gem", {"replay_batch": 7}, "gem has no use for replay_batch; leave it out"),
+        ("gdumb", {"lr": 0.5}, "gdumb has no use for lr"),
+        ("mir", {"sampling": "split"}, "mir has no use for sampling"),
+        ("icarl", {"setting": "online", "stream": 100}, "icarl has no use for stream"),
+        ("er", {"stream": 300}, "add --setting online"),
+        ("er", {"pool": "selector"}, "pool needs a selector, but memory is a reservoir"),
+        ("er", {"pool_mode": "training"}, "pool_mode needs a selector"),
+        ("gcr", {"pool": "selector", "admit": "correct"}, "leave out admit"),
+        ("gcr", {"pool": "selector", "every": 50}, "leave out every"),
+        ("er", {"tasks": 10, "label_noise": 0.5}, "some have one class only; use fewer tasks"),
+        ("ocs", {"keep": 0.0}, "keep must be >= 0.01"),
+        ("cls-er", {"stable_rate": 0.0}, "stable_rate must be >= 0.001"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(method, given, said):
+    with pytest.raises(BadInput, match=said):
+        compose("seq-digits", method, overrides=given)
+
+
+def test_of_several_methods_each_takes_what_it_uses():
+    given = {"setting": "online", "stream": 200, "lr": 0.05, "replay_batch": 16}
+    for method in METHODS:
+        made = compose("seq-digits", method.name, overrides=settings_of(method.name, given, several=True))
+        assert made.training.lr == (0.1 if method.name == "gdumb" else 0.05)
+    lines = [name for name, _, _ in setting_lines("seq-digits", "gem")]
+    assert "margin" in lines
+    assert "replay_batch" not in lines
+
+
+def test_the_virtual_step_of_mir_is_as_long_as_the_real_one():
+    assert compose("seq-digits", "mir", overrides={"lr": 0.02}).method.virtual_lr == 0.02
+    assert compose("seq-digits", "mir", overrides={"lr": 0.02, "virtual_lr": 0.3}).method.virtual_lr == 0.3

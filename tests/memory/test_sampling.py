@@ -2,7 +2,7 @@ import pytest
 import torch
 from test_buffer import batch_of
 
-from gcr.memory import Coin, Memory, Split
+from gcr.memory import Coin, Distinct, Memory, Split
 
 
 def filled(kept, pooled, capacity=8, candidates=8, seen_since=None):
@@ -69,3 +69,13 @@ def test_split_repeats_only_when_all_have_been_taken():
     memory = filled(kept=0, pooled=3)
     rows = drawn(Split, memory, 7).tolist()
     assert sorted(rows.count(row) for row in (8, 9, 10)) == [2, 2, 3]
+
+
+@pytest.mark.parametrize(("kept", "pooled"), [(6, 3), (8, 0), (0, 4), (1, 0)])
+def test_distinct_takes_every_row_once_before_any_comes_again(kept, pooled):
+    memory = filled(kept, pooled)
+    filled_rows = set(memory.filled_rows().tolist())
+    rows = drawn(Distinct, memory, 12).tolist()
+    assert set(rows[: len(filled_rows)]) == filled_rows
+    assert rows[len(filled_rows) :] == [rows[place % len(filled_rows)] for place in range(len(filled_rows), 12)]
+    assert rows != drawn(Distinct, memory, 12, seed=1).tolist() or len(filled_rows) == 1

@@ -1,52 +1,33 @@
-"""Steps of a method and of its plain form side by side."""
+"""Steps of a method and of its plain form, which keeps the task of every example, side by side."""
 
-import pytest
-import torch
+from reference.driving import drive, fresh, same_network, same_rows
 
-from gcr.training.draws import EpochDraws, selection_draws
-from gcr.training.settings import Training
-from gcr.training.stages import plan_stages
-from gcr.training.state import RunState
-from gcr.training.step import draw_plan, train_step
+from gcr.training.draws import selection_draws
 from gcr.training.update import reselect
 
-TRAINING = Training(epochs=2, lr=0.05, batch=8)
-
-
-def fresh(scenario, model, method, policy):
-    return RunState.fresh(scenario, model, method, policy, TRAINING, seed=3, device=torch.device("cpu"))
+__all__ = ["follow", "fresh"]
 
 
 def follow(state, plain, scenario, method, policy, n_stages):
-    """Five steps an epoch, two epochs a stage: losses, weights, running statistics and memory agree all along."""
-    draws = EpochDraws(draw_plan(method, policy, TRAINING), most_steps=5, device=torch.device("cpu"))
-    stages = plan_stages(scenario, method, TRAINING, seed=3).stages
-    for stage, rows in enumerate(stage.rows for stage in stages[:n_stages]):
-        state.stage = stage
-        for epoch in range(TRAINING.epochs):
-            draws.fill((3, stage, epoch), rows, n_batches=5)
-            for step in range(5):
-                replay = bool(stage or epoch or step)
-                cut = draws.at(torch.tensor(step), TRAINING.batch, replay)
-                state.loss_sum.zero_()
-                train_step(state, scenario, method, policy, cut)
-                expected = plain.step(cut.rows.tolist(), cut, replay, stage)
-                assert float(state.loss_sum) / len(cut.rows) == pytest.approx(expected, abs=1e-5)
-                ours, theirs = state.net.state_dict(), plain.net.state_dict()
-                for name in ours:
-                    torch.testing.assert_close(ours[name], theirs[name], atol=1e-5, rtol=1e-5)
-                _same_memory(state.memory, plain.kept)
+    """Losses, weights, running statistics and memory agree all along, selections at the end of stages included."""
+
+    def same_memory():
+        assert int(state.memory.kept) == len(plain.kept)
+        same_rows(state.memory, plain.kept)
+        assert state.memory.columns["task"][: len(plain.kept)].tolist() == [entry[3] for entry in plain.kept]
+
+    def check():
+        same_network(state.net, plain.net)
+        same_memory()
+
+    def end_stage(stage):
         if policy.selects:
             n_rows = len(state.memory.filled_rows())
             reselect(state.memory, policy, method, state.net, scenario, (3, stage))
             plain.end_stage(selection_draws((3, stage), n_rows).tolist())
-            _same_memory(state.memory, plain.kept)
+            same_memory()
 
+    def step(draws, replay, stage):
+        return plain.step(draws.rows.tolist(), draws, replay, stage)
 
-def _same_memory(memory, kept):
-    assert int(memory.kept) == len(kept)
-    for row, (image, label, logits, task) in enumerate(kept):
-        assert torch.equal(memory.columns["image"][row], image)
-        assert int(memory.columns["label"][row]) == label
-        assert int(memory.columns["task"][row]) == task
-        torch.testing.assert_close(memory.columns["logits"][row], logits, atol=1e-5, rtol=1e-5)
+    drive(state, scenario, method, policy, step, check, end_stage, n_stages)

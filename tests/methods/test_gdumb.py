@@ -13,7 +13,7 @@ from gcr.methods import Gdumb
 from gcr.methods.gdumb import minibatches
 from gcr.models import build
 from gcr.select import ClassBalanced, GradApprox
-from gcr.training import Training, train
+from gcr.training import Diverged, Training, train
 from gcr.training.draws import EpochDraws
 from gcr.training.stages import plan_stages
 from gcr.training.state import RunState
@@ -139,3 +139,9 @@ def test_minibatches_cover_memory_and_leave_out_a_lone_last_row(n, sizes):
     rows = np.concatenate([rows for rows, _ in made]).tolist()
     assert len(set(rows)) == len(rows)
     assert set(rows) <= set(range(n))
+
+
+def test_a_fit_that_diverges_is_told_with_the_setting_that_mends_it():
+    method, policy = Gdumb(fitting_epochs=2, max_lr=1e30), Policy(buffer=12, selector=ClassBalanced())
+    with pytest.raises(Diverged, match="no numbers at the end of task 1; try a smaller max_lr"):
+        train(make_scenario(), "mlp", method, policy, Training(epochs=1, lr=0.05, batch=8), 0)

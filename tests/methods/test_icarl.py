@@ -3,8 +3,9 @@
 import pytest
 import torch
 from conftest import make_scenario
+from reference.driving import drive, fresh, same_network
 from reference.icarl_algorithm import PlainIcarl
-from reference.plain_parts import same_memory, same_weights
+from reference.plain_parts import same_memory
 
 from gcr.memory import Policy
 from gcr.methods import Batch, Icarl
@@ -13,10 +14,6 @@ from gcr.models import build
 from gcr.select import GradApprox, Herding
 from gcr.settings import BadInput
 from gcr.training import Training, train
-from gcr.training.draws import EpochDraws
-from gcr.training.stages import plan_stages
-from gcr.training.state import RunState
-from gcr.training.step import draw_plan, train_step
 from gcr.training.update import reselect
 
 
@@ -27,23 +24,14 @@ def test_two_tasks_equal_the_algorithms_of_the_paper(model, over_classes, weight
     scenario = make_scenario(n_per_class=20)
     method = Icarl(weight_decay=0.01, over_classes=over_classes)
     policy = Policy(buffer=12, selector=Herding(), replay_batch=6)
-    training = Training(epochs=2, lr=0.05, batch=8)
-    state = RunState.fresh(scenario, model, method, policy, training, seed=3, device=torch.device("cpu"))
+    state = fresh(scenario, model, method, policy)
     plain = PlainIcarl(state.net, scenario, decay=0.01, over_classes=over_classes, lr=0.05, capacity=12, replay_size=6)
-    draws = EpochDraws(draw_plan(method, policy, training), most_steps=5, device=torch.device("cpu"))
-    steps = 0
-    for stage, rows in enumerate(s.rows for s in plan_stages(scenario, method, training, seed=3).stages[:2]):
-        for epoch in range(training.epochs):
-            draws.fill((3, stage, epoch), rows, n_batches=5)
-            for step in range(5):
-                cut = draws.at(torch.tensor(step), training.batch, replaying=steps > 0)
-                state.loss_sum.zero_()
-                train_step(state, scenario, method, policy, cut)
-                expected = plain.step(cut.rows.tolist(), cut, replay=steps > 0)
-                assert float(state.loss_sum) / len(cut.rows) == pytest.approx(expected, abs=1e-4)
-                same_weights(state.net, plain)
-                same_memory(state.memory, plain)
-                steps += 1
+
+    def check():
+        same_network(state.net, plain.net, within=1e-4)
+        same_memory(state.memory, plain)
+
+    def end_stage(stage):
         reselect(state.memory, policy, method, state.net, scenario, (3, stage))
         plain.herd()
         if weighted:  # as a selector that weighs would
@@ -54,7 +42,11 @@ def test_two_tasks_equal_the_algorithms_of_the_paper(model, over_classes, weight
         method.end_stage(state.net, state.memory, scenario.views, state.extras, (3, stage))
         plain.end_stage()
         same_predictions(method, state, scenario, plain)
-    assert steps == 20
+
+    def step(draws, replay, stage):
+        return plain.step(draws.rows.tolist(), draws, replay)
+
+    drive(state, scenario, method, policy, step, check, end_stage, loss_within=1e-4)
     labels = state.memory.columns["label"][:12]
     assert torch.bincount(labels, minlength=6).tolist() == [3, 3, 3, 3, 0, 0]
 

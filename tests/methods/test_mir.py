@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from gcr.memory import Policy
 from gcr.methods import Batch, Mir
 from gcr.models import build
+from gcr.training import Training, train
 
 
 @pytest.mark.parametrize("model", ["mlp", "convnet"])
@@ -71,3 +72,22 @@ def test_a_weight_of_zero_is_retrieved_in_vain():
     nothing = Batch(drawn.views, drawn.labels, drawn.logits, torch.zeros(4))
     net, new = build("mlp", (1, 6, 6), 6, seed=0), some(8, 1)
     assert Mir(search=2).loss(net, new, (nothing,), {}).value == Mir().loss(net, new, (), {}).value
+
+
+def test_no_example_is_retrieved_twice(monkeypatch):
+    """Memory has 12 rows, 20 are asked for, 5 of them retrieved."""
+    scenario, policy, seen = make_scenario(n_per_class=20), Policy(buffer=12, replay_batch=5), []
+    loss = Mir.loss
+
+    def watched(self, net, new, replay, extras):
+        if replay:
+            (drawn,) = replay
+            different = {tuple(image.flatten().tolist()) for image in drawn.images[drawn.weights > 0]}
+            seen.append((len(different), int((drawn.weights > 0).sum())))
+        return loss(self, net, new, replay, extras)
+
+    monkeypatch.setattr(Mir, "loss", watched)
+    train(scenario, "mlp", Mir(search=4), policy, Training(epochs=1, lr=0.05, batch=8), 0)
+    assert seen[0][1] == 8  # of the first batch
+    assert seen[-1][1] == 12
+    assert all(different == counted for different, counted in seen)

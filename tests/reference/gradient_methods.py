@@ -121,7 +121,8 @@ class PlainMir(Plain):
         self.virtual_lr, self.retrieved, self.criterion = virtual_lr, retrieved, criterion
 
     def direction(self, gradient, asked, stage):
-        drawn = self.draw(asked)
+        order = sorted(range(len(self.kept)), key=lambda row: asked.rows[row])  # all of memory, in random order
+        drawn = [self.kept[order[place % len(order)]] for place in range(len(asked.views[0]))]
         images, labels = self.views(drawn, asked.views[0], self.weak), [entry[1] for entry in drawn]
         now, then = copy.deepcopy(self.net), copy.deepcopy(self.net)
         start = 0
@@ -136,7 +137,8 @@ class PlainMir(Plain):
             ]
         else:
             score = [float(((a - b) ** 2).sum()) for a, b in zip(after, before, strict=True)]
-        best = sorted(range(len(score)), key=lambda i: -score[i])[: self.retrieved]
+        different = range(min(len(score), len(self.kept)))
+        best = sorted(different, key=lambda i: -score[i])[: self.retrieved]
         loss = mean_cross_entropy(self.net(images[best]), [labels[i] for i in best])
         self.loss += loss.item()
         return gradient + self.gradient(loss)

@@ -4,9 +4,10 @@ GCR), SGD, budgets per class, and the comparison of their memory, a list, with t
 import pytest
 import torch
 
+from reference.driving import same_rows
 from reference.gcr_algorithm import ReferenceGcr, cross_entropy
 
-__all__ = ["PlainReplay", "cross_entropy", "same_memory", "same_weights"]
+__all__ = ["PlainReplay", "cross_entropy", "same_memory"]
 
 
 class PlainReplay(ReferenceGcr):
@@ -54,18 +55,11 @@ class PlainReplay(ReferenceGcr):
         self.candidates, self.n_t = [], 0
 
 
-def same_weights(net, plain):
-    for ours, theirs in zip(net.parameters(), plain.net.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
-
-
-def same_memory(memory, plain):
+def same_memory(memory, plain, weights_within=1e-5):
     for start, filled, entries in ((0, memory.kept, plain.kept), (memory.capacity, memory.pooled, plain.candidates)):
         assert int(filled) == len(entries)
-        for row, (image, label, logits, weight) in enumerate(entries, start):
-            assert torch.equal(memory.columns["image"][row], image)
-            assert int(memory.columns["label"][row]) == label
-            torch.testing.assert_close(memory.columns["logits"][row], logits, atol=1e-4, rtol=1e-4)
-            assert float(memory.columns["weight"][row]) == pytest.approx(weight, abs=1e-5)
+        same_rows(memory, entries, start, within=1e-4)
+        weights = memory.columns["weight"][start : start + len(entries)].tolist()
+        assert weights == pytest.approx([entry[3] for entry in entries], abs=weights_within)
     assert int(memory.seen) == plain.n
     assert int(memory.seen_since) == plain.n_t

@@ -24,13 +24,7 @@ class PlainReplay:
         labels = [int(self.scenario.train.labels[row]) for row in rows]
         self.net.train()
         new = torch.stack([self.weak(x, u) for x, u in zip(images, draws.views, strict=True)])
-        old = old_labels = None
-        if replay:
-            (asked,) = draws.replays
-            drawn = [self.kept[min(int(u * len(self.kept)), len(self.kept) - 1)] for u in asked.rows[:, 1].tolist()]
-            old = torch.stack([self.weak(d[0], u) for d, u in zip(drawn, asked.views[0], strict=True)])
-            old_labels = [d[1] for d in drawn]
-        loss, logits = self.loss(new, labels, old, old_labels)
+        loss, logits = self.loss_of(new, labels, [self.drawn(asked) for asked in draws.replays] if replay else [])
         gradients = torch.autograd.grad(loss, list(self.net.parameters()))
         with torch.no_grad():
             for parameter, gradient in zip(self.net.parameters(), gradients, strict=True):
@@ -38,6 +32,17 @@ class PlainReplay:
         self.after_step()
         self.remember(images, labels, logits.detach(), draws)
         return loss.item()
+
+    def drawn(self, asked):
+        """A replay minibatch: its views and its entries."""
+        entries = [self.kept[min(int(u * len(self.kept)), len(self.kept) - 1)] for u in asked.rows[:, 1].tolist()]
+        return torch.stack([self.weak(e[0], u) for e, u in zip(entries, asked.views[0], strict=True)]), entries
+
+    def loss_of(self, new, labels, replays):
+        """Of methods with one replay minibatch of which they need views and labels."""
+        for old, entries in replays:
+            return self.loss(new, labels, old, [entry[1] for entry in entries])
+        return self.loss(new, labels, None, None)
 
     def loss(self, new, labels, old, old_labels):
         """ER: one pass over all, the mean of all cross-entropies."""

@@ -40,3 +40,7 @@ def test_one_stage_has_no_transfer():
         forward_transfer([[90.0, 80.0]], [0, 0], [1.0, 1.0]),
     ):
         assert metric is None
+
+
+def test_no_forward_transfer_where_unseen_classes_are_never_predicted():
+    assert forward_transfer(MATRIX, [0, 1, 2], None) is None

@@ -1,0 +1,53 @@
+"""The package's training steps, one by one, beside those of a plain implementation, on the same draws."""
+
+import pytest
+import torch
+
+from gcr.training.draws import EpochDraws
+from gcr.training.settings import Training
+from gcr.training.stages import plan_stages
+from gcr.training.state import RunState
+from gcr.training.step import draw_plan, train_step
+
+SEED = 3
+STEPS = 5  # of an epoch
+TRAINING = Training(epochs=2, lr=0.05, batch=8)
+
+
+def fresh(scenario, model, method, policy):
+    return RunState.fresh(scenario, model, method, policy, TRAINING, SEED, torch.device("cpu"))
+
+
+def drive(
+    state, scenario, method, policy, plain_step, check, end_stage=lambda stage: None, n_stages=2, loss_within=1e-5
+):
+    """``plain_step(draws, replay, stage)`` gives the expected loss; ``check()`` compares the rest after every step."""
+    draws = EpochDraws(draw_plan(method, policy, TRAINING), STEPS, torch.device("cpu"))
+    for stage, about in enumerate(plan_stages(scenario, method, TRAINING, SEED).stages[:n_stages]):
+        state.stage = stage
+        for epoch in range(TRAINING.epochs):
+            draws.fill((SEED, stage, epoch), about.rows, STEPS)
+            for step in range(STEPS):
+                replay = bool(stage or epoch or step)
+                cut = draws.at(torch.tensor(step), TRAINING.batch, replay)
+                state.loss_sum.zero_()
+                train_step(state, scenario, method, policy, cut)
+                expected = plain_step(cut, replay, stage)
+                assert float(state.loss_sum) / len(cut.rows) == pytest.approx(expected, abs=loss_within, rel=1e-5)
+                check()
+        end_stage(stage)
+
+
+def same_network(net, plain, within=1e-5):
+    """Weights and running statistics."""
+    theirs = plain.state_dict()
+    for name, ours in net.state_dict().items():
+        torch.testing.assert_close(ours, theirs[name], atol=within, rtol=within)
+
+
+def same_rows(memory, entries, start=0, within=1e-5):
+    """``entries`` are (image, label, logits), and what else a plain version keeps behind them."""
+    for row, (image, label, logits, *_) in enumerate(entries, start):
+        assert torch.equal(memory.columns["image"][row], image)
+        assert int(memory.columns["label"][row]) == label
+        torch.testing.assert_close(memory.columns["logits"][row], logits, atol=within, rtol=1e-4)
