@@ -18,9 +18,7 @@ def fresh(scenario, model, method, policy):
     return RunState.fresh(scenario, model, method, policy, TRAINING, SEED, torch.device("cpu"))
 
 
-def drive(
-    state, scenario, method, policy, plain_step, check, end_stage=lambda stage: None, n_stages=2, loss_within=1e-5
-):
+def drive(state, scenario, method, policy, plain_step, check, end_stage=lambda stage: None, n_stages=2):
     """``plain_step(draws, replay, stage)`` gives the expected loss; ``check()`` compares the rest after every step."""
     draws = EpochDraws(draw_plan(method, policy, TRAINING), STEPS, torch.device("cpu"))
     for stage, about in enumerate(plan_stages(scenario, method, TRAINING, SEED).stages[:n_stages]):
@@ -33,21 +31,21 @@ def drive(
                 state.loss_sum.zero_()
                 train_step(state, scenario, method, policy, cut)
                 expected = plain_step(cut, replay, stage)
-                assert float(state.loss_sum) / len(cut.rows) == pytest.approx(expected, abs=loss_within, rel=1e-5)
+                assert float(state.loss_sum) / len(cut.rows) == pytest.approx(expected, abs=1e-5, rel=1e-5)
                 check()
         end_stage(stage)
 
 
-def same_network(net, plain, within=1e-5):
+def same_network(net, plain):
     """Weights and running statistics."""
     theirs = plain.state_dict()
     for name, ours in net.state_dict().items():
-        torch.testing.assert_close(ours, theirs[name], atol=within, rtol=within)
+        torch.testing.assert_close(ours, theirs[name], atol=1e-5, rtol=1e-5)
 
 
-def same_rows(memory, entries, start=0, within=1e-5):
+def same_rows(memory, entries, start=0):
     """``entries`` are (image, label, logits), and what else a plain version keeps behind them."""
     for row, (image, label, logits, *_) in enumerate(entries, start):
         assert torch.equal(memory.columns["image"][row], image)
         assert int(memory.columns["label"][row]) == label
-        torch.testing.assert_close(memory.columns["logits"][row], logits, atol=within, rtol=1e-4)
+        torch.testing.assert_close(memory.columns["logits"][row], logits, atol=1e-5, rtol=1e-5)

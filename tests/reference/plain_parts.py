@@ -55,11 +55,11 @@ class PlainReplay(ReferenceGcr):
         self.candidates, self.n_t = [], 0
 
 
-def same_memory(memory, plain, weights_within=1e-5):
+def same_memory(memory, plain):
     for start, filled, entries in ((0, memory.kept, plain.kept), (memory.capacity, memory.pooled, plain.candidates)):
         assert int(filled) == len(entries)
-        same_rows(memory, entries, start, within=1e-4)
+        same_rows(memory, entries, start)
         weights = memory.columns["weight"][start : start + len(entries)].tolist()
-        assert weights == pytest.approx([entry[3] for entry in entries], abs=weights_within)
+        assert weights == pytest.approx([entry[3] for entry in entries], abs=1e-5)
     assert int(memory.seen) == plain.n
     assert int(memory.seen_since) == plain.n_t
