@@ -34,7 +34,7 @@ def dry_run(plan: Plan, how: Execution, probe_seconds: float) -> None:
     """List the runs, then measure how long a step takes, unless that is known, and say how long all will take."""
     from gcr.experiments.reproduce import unfinished
 
-    plan = plan.with_choices()
+    plan = plan.with_choices(complain=lambda text: err.print(text, style="red", markup=False, soft_wrap=True))
     jobs, trials = plan.jobs(), plan.trials()
     print_sheets(_sheets(plan), _notes(plan, jobs, trials))
     for scenario in dict.fromkeys(job.experiment.scenario for job in unfinished([*trials, *jobs])):
@@ -83,8 +83,13 @@ def _notes(plan: Plan, jobs: Sequence[Job], trials: Sequence[Job]) -> list[str]:
     found = count(jobs)
     shared = f"; {known - found.runs} serve two places" if known > found.runs else ""
     later = f"; up to {asked - known} more once values are chosen" if asked > known else ""
-    of = f"{asked} runs asked for, {found.runs} to be trained" if shared or later else f"{asked} runs"
-    notes.append(f"{of}: {found.done} done, {found.running} running, {found.missing} missing{shared}{later}")
+    counts = f"{found.done} done, {found.running} running, {found.missing} missing"
+    if not known:
+        notes.append(f"{asked} runs asked for; their values are chosen once the trials are done")
+    elif shared or later:
+        notes.append(f"{asked} runs asked for, {found.runs} of them different ones: {counts}{shared}{later}")
+    else:
+        notes.append(f"{asked} runs: {counts}")
     return notes
 
 

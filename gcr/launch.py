@@ -38,11 +38,11 @@ def train_and_show(
 
     if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", name):
         raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
-    check_ready(experiments, how, needs_of_report() if title else set())
     jobs = [Job(experiment, RunFolder.of(folder, experiment, name)) for experiment in experiments]
+    waiting = [job for job in jobs if not job.folder.finished]
+    check_ready([job.experiment for job in waiting], how, needs_of_report() if title else set())
     for job in jobs:
         job.folder.check(job.experiment)
-    waiting = [job for job in jobs if not job.folder.finished]
     for job in waiting:
         job.folder.make()
     if reused := len(jobs) - len(waiting):
@@ -64,7 +64,7 @@ def train_and_show(
         err.print(f"stopped: {len(unfinished)} of {len(jobs)} runs are unfinished, {saved} of them saved", style="red")
         err.print(f"continue with: {this_command()}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 128 + ending.signal
-    return 1 if unfinished else 0
+    return 1 if unfinished or runs.unreadable else 0
 
 
 def check_ready(experiments: Sequence[Experiment], how: Execution, needs: set[str]) -> None:

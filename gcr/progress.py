@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gcr.experiments.experiment import Experiment
 from gcr.experiments.job import Event, Job
 from gcr.experiments.probe import in_words
 
@@ -121,14 +120,14 @@ class TableProgress:
         if event.ends_job:
             self._end(event)
         if event.remark is not None:
-            self.say(f"{_who(self.jobs[number].experiment)}: {event.remark}")
+            self.say(f"{_who(self.jobs[number])}: {event.remark}")
         self._show()
 
     def say(self, text: str, style: str = "") -> None:
         self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _end(self, event: Event) -> None:
-        number, who = event.job, _who(self.jobs[event.job].experiment)
+        number, who = event.job, _who(self.jobs[event.job])
         self.ended.add(number)
         if event.error is not None:
             self.failed += 1
@@ -164,7 +163,7 @@ class TableProgress:
             parts.append(f"{self.done / minutes:.3g}/min")
         if self.seconds_left is not None:
             parts.append(f"{in_words(self.seconds_left)} left")
-        if self.last:
+        if self.last and not self.console.is_terminal:  # there each has a line above the bar
             parts.append("last class-IL: " + ", ".join(self.last))
         return "; ".join(parts)
 
@@ -177,6 +176,6 @@ class TableProgress:
             self.say(self.text())
 
 
-def _who(experiment: Experiment) -> str:
-    buffer = f" K={experiment.memory.buffer}" if experiment.memory else ""
-    return f"{experiment.label}{buffer} seed {experiment.seed}"
+def _who(job: Job) -> str:
+    """By its folder, which says the values too: a table has many runs of a method."""
+    return f"{job.folder.path.parent.name} seed {job.experiment.seed}"

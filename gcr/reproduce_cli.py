@@ -27,8 +27,8 @@ def reproduce(
     table: Annotated[
         str,
         typer.Argument(
-            help="offline-accuracy, offline-forgetting, more-tasks, online-accuracy, online-forgetting, ablation, ocs, "
-            "er-gcr, imagenet1k, main-figure; or demo-table, a miniature on digits."
+            help="offline-accuracy, offline-forgetting, offline-forgetting-main, more-tasks, online-accuracy, "
+            "online-forgetting, ablation, ocs, er-gcr, imagenet1k, main-figure; or demo-table, a miniature on digits."
         ),
     ],
     scenario: Annotated[str | None, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = None,
@@ -80,9 +80,9 @@ def reproduce(
 
     request = Request(
         table,
-        scenarios=_words(scenario),
-        methods=_words(method),
-        buffers=tuple(_whole(word) for word in _words(buffer)),
+        scenarios=_words("scenario", scenario),
+        methods=_words("method", method),
+        buffers=tuple(_whole(word) for word in _words("buffer", buffer)),
         seeds=tuple(read_seeds(seeds)) if seeds is not None else (),
         values=values or "",
         epochs_scale=epochs_scale,
@@ -169,8 +169,13 @@ def sweep(
     return reproducing.sweep(search, VIEWS if metric == "both" else (metric,), finals, out_folder, how)
 
 
-def _words(text: str | None) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip()) if text is not None else ()
+def _words(name: str, text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not words:
+        raise BadInput(f"--{name} is empty; name what you want, or leave it out for all")
+    return words
 
 
 def _whole(word: str) -> int:

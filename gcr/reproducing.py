@@ -22,6 +22,7 @@ SHOWN_POINTS = 10  # of a search
 
 def reproduce(plan: Plan, how: Execution) -> int:
     """Train what is missing and show the table. Returns the exit code."""
+    from gcr.experiments.groups import group_runs
     from gcr.experiments.report import needs_of_report
     from gcr.experiments.reproduce import unfinished
 
@@ -43,7 +44,8 @@ def reproduce(plan: Plan, how: Execution) -> int:
     left = len(unfinished(jobs))
     if signal and left:
         return _stopped(signal, left, "runs")
-    return 1 if left or n_failed else 0
+    bad = group_runs(job.folder for job in jobs if job.folder.finished).unreadable  # named where the table is shown
+    return 1 if left or n_failed or bad else 0
 
 
 def sweep(search: Search, views: Sequence[str], final_seeds: Sequence[int], folder: Path, how: Execution) -> int:

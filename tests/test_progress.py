@@ -38,7 +38,7 @@ def test_done_running_queued_rate_left_and_last(tmp_path):
     progress.listen(Event(1, epoch=epoch(5)))
     text = progress.text()
     assert text.startswith("7/10 runs done, 1 running, 2 queued; 2/min; 50 s left; ")  # 1.5 of 4 in 30 s
-    assert text.endswith("last class-IL: er K=100 seed 0 71.25")
+    assert text.endswith("last class-IL: seq-digits-er-k100 seed 0 71.25")
 
 
 def test_time_left_goes_by_the_weights(tmp_path):
@@ -69,7 +69,7 @@ def test_lines_come_now_and_then_and_failures_always(tmp_path):
     progress.listen(Event(0, epoch=epoch(2)))
     assert file.getvalue().count("\n") == 1
     progress.listen(Event(0, error="no room"))
-    assert "failed: er K=100 seed 0: no room" in file.getvalue()
+    assert "failed: seq-digits-er-k100 seed 0: no room" in file.getvalue()
     assert "1 failed" in progress.text()
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from experiments.made_runs import finish
 
 from gcr.cli import run_cli
+from gcr.experiments.reproduce import Request, make_plan
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -74,15 +76,35 @@ def test_the_same_command_trains_nothing_new(small):
     assert "nothing is left to train" in listed
 
 
-def test_a_result_that_fails_its_schema_is_named_skipped_and_counted(small, tmp_path):
+@pytest.mark.parametrize("content", ['{"class_il": {}}', "[]", ""])
+@pytest.mark.parametrize("option", [["--show"], []])
+def test_a_result_that_fails_its_schema_is_named_skipped_and_counted(small, tmp_path, content, option):
     shutil.copytree(small[0], tmp_path / "copy")
     broken = next(file for file in (tmp_path / "copy").rglob("result.json") if "trials" not in file.parts)
-    broken.write_text('{"class_il": {}}')
-    shown = gcr("reproduce", *SMALL, "--out", tmp_path / "copy", "--show")
-    assert shown.code == 0, shown.stderr
+    broken.write_text(content)
+    shown = gcr("reproduce", *SMALL, "--out", tmp_path / "copy", *option)
+    assert shown.code == (0 if option else 1), shown.stderr
     assert f"left out: {broken.parent} cannot be read" in shown.stderr
     assert "1 result that cannot be read is left out" in shown.stdout
     assert "missing" in shown.stdout
+
+
+def test_a_trial_that_cannot_be_read_is_named_by_a_dry_run(small, tmp_path):
+    shutil.copytree(small[0], tmp_path / "copy")
+    broken = next((tmp_path / "copy/trials").rglob("result.json"))
+    broken.write_text("[]")
+    listed = gcr("reproduce", *SMALL, "--out", tmp_path / "copy", "--dry-run", "--probe", "0")
+    assert listed.code == 0
+    assert f"{broken.parent} cannot be read" in listed.stderr
+
+
+def test_finished_runs_need_no_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("GCR_DATA", str(tmp_path / "nothing"))
+    for job in make_plan(Request("ocs"), tmp_path / "out").jobs():
+        finish(job)
+    done = gcr("reproduce", "ocs", "--out", tmp_path / "out")
+    assert done.code == 0, done.stderr
+    assert (tmp_path / "out/ocs.html").exists()
 
 
 def test_the_table_of_nothing_is_all_missing(tmp_path):
@@ -105,6 +127,7 @@ def test_data_that_is_not_here(tmp_path, monkeypatch):
 def test_bad_input(tmp_path):
     refused(gcr("reproduce", "offline-acuracy"), 'did you mean "offline-accuracy"')
     refused(gcr("reproduce", "ocs", "--method", "er"), "method must be one of ocs, gcr")
+    refused(gcr("reproduce", "ocs", "--buffer", ""), "--buffer is empty")
     refused(gcr("reproduce", "ocs", "--buffer", "many"), 'buffer must be whole numbers as 200,500, got "many"')
     refused(gcr("table", ROOT / "results/demo", "--paper", "demo-table"), "gcr reproduce demo-table --show")
     refused(gcr("sweep", "seq-digits", "--method", "finetune"), "method with an offline grid")

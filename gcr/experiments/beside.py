@@ -163,7 +163,7 @@ def _entries(row: Row) -> list[Entry]:
         Entry(str(row.ours) if row.ours else MISSING, row.bold),
         Entry(str(row.ours.n) if row.ours else "0"),
         Entry(str(cell), cell.bold),
-        Entry(f"{row.difference:+.2f}" if row.difference is not None else "–"),
+        Entry(f"{round(row.difference, 2) + 0.0:+.2f}" if row.difference is not None else "–"),
         Entry(inside or "–"),
     ]
 

@@ -121,7 +121,7 @@ def group_runs(folders: Iterable[RunFolder]) -> Runs:
             experiment, result = _read_experiment(folder, known), folder.result()
             check_result(result)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            why = str(error) if isinstance(error, BadInput) else repr(error)
+            why = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
             unreadable.append(Unreadable(folder.path, why))
             continue
         alike = (folder.path.parent, replace(experiment, seed=0))

@@ -119,9 +119,12 @@ class Plan:
 
 def make_plan(request: Request, out: Path) -> Plan:
     table = paper.table(request.table)
+    _check_filters(table, request)
     cells = tuple(cell for cell in table.cells if _asked_for(cell, request))
     if not cells:
-        raise BadInput(_nothing_matches(table, request))
+        raise BadInput(f"nothing of {table.name} matches all filters together; leave one out")
+    if request.mark and all(cell.setting == "online" for cell in cells):
+        raise BadInput(f"epochs-scale has nothing to scale in {table.name}; a stream passes once. Leave it out")
     table = replace(table, cells=cells)
     seeds = request.seeds or tuple(range(table.seeds))
     plan = Plan(request, out, table, seeds, {}, {})
@@ -183,16 +186,15 @@ def _asked_for(cell: paper.Cell, request: Request) -> bool:
     )
 
 
-def _nothing_matches(table: Table, request: Request) -> str:
-    """Which filter is to blame, and what it could have been."""
+def _check_filters(table: Table, request: Request) -> None:
+    """Refuse what the table does not have, and say what it has."""
     has: dict[str, tuple[tuple[Any, ...], list[Any]]] = {
         "scenario": (request.scenarios, list(dict.fromkeys(cell.scenario for cell in table.cells))),
         "method": (request.methods, list(dict.fromkeys(cell.method for cell in table.cells))),
         "buffer": (request.buffers, sorted({cell.buffer for cell in table.cells})),
     }
     for name, (asked, known) in has.items():
-        if asked and not set(asked) & set(known):
-            return (
-                f"{name} must be one of {', '.join(map(str, known))} in {table.name}, got {', '.join(map(str, asked))}"
+        if strange := [str(value) for value in asked if value not in known]:
+            raise BadInput(
+                f"{name} must be one of {', '.join(map(str, known))} in {table.name}, got {', '.join(strange)}"
             )
-    return f"nothing of {table.name} matches all filters together; leave one out"

@@ -80,8 +80,11 @@ class RunFolder:
                 f"{self.path} holds another experiment ({'; '.join(different)}); choose another --name or --out"
             )
         if self.finished:
-            data = scenarios.entry(experiment.scenario).fingerprint
-            before = json.loads((self.path / "result.json").read_text()).get("data", data)
+            try:
+                data = scenarios.entry(experiment.scenario).fingerprint
+                before = self.result().get("data", data)
+            except (BadInput, OSError, ValueError):
+                return  # the data is not here, and not needed; or the result cannot be read, and tables will name it
             if before != data:
                 raise BadInput(
                     f"{self.path} was trained on other images of {experiment.scenario} (data is {before} there, {data} "
@@ -201,7 +204,9 @@ class RunFolder:
         return Experiment.from_json((self.path / "experiment.json").read_text())
 
     def result(self) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads((self.path / "result.json").read_text())
+        result = json.loads((self.path / "result.json").read_text())
+        if not isinstance(result, dict):
+            raise ValueError(f"a result must be a JSON object, got {type(result).__name__}")
         return result
 
     def memory(self) -> dict[str, Tensor] | None:

@@ -138,9 +138,9 @@ def best(of: Mapping[str, BySeed], *, higher: bool = True, level: float = BOLD_P
         found = compare(values, present[leader])
         pair = f"{label} against {leader}"
         doubts += [(pair, text) for text in found.warnings]
-        if found.p is None:
+        if found.p is None or found.difference is None:
             doubts.append((pair, "cannot be tested, so not bold"))
-        elif not found.significant(level):
+        elif not found.significant(level) or sign * found.difference > 0:  # or even better on the common seeds
             bold.append(label)
     return Best(tuple(bold), tuple(doubts))
 

@@ -154,7 +154,8 @@ def run_name(experiment: Experiment, values: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """Exact: two values never have one name."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 def compose_label(
@@ -197,6 +198,6 @@ def check_grid(raw: Mapping[str, Any], where: str) -> dict[str, tuple[Any, ...]]
             raise BadInput(f"{key} cannot be searched in grid {where}; it is an option of the command or its own")
         if not isinstance(values, list | tuple) or not values:
             raise BadInput(f"{key} must be a list with a value or more in grid {where}, got {values!r}")
-        if len({str(value) for value in values}) < len(values):
+        if len({str(float(value)) if type(value) is int else str(value) for value in values}) < len(values):
             raise BadInput(f"{key} must have different values in grid {where}, got {list(values)}")
     return {key: tuple(values) for key, values in raw.items()}

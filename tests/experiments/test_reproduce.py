@@ -77,6 +77,8 @@ def test_filters(tmp_path):
 @pytest.mark.parametrize(
     ("request_for", "message"),
     [
+        ({"table": "offline-accuracy", "methods": ("gcr", "foo")}, "method must be one of er, gem, .*got foo"),
+        ({"table": "offline-accuracy", "buffers": (200, 333)}, "buffer must be one of 200, 500, 2000 .*got 333"),
         ({"table": "offline-acuracy"}, 'did you mean "offline-accuracy"'),
         ({"table": "ocs", "methods": ("gem",)}, "method must be one of ocs, gcr in ocs, got gem"),
         ({"table": "ocs", "buffers": (200,)}, "buffer must be one of 100 in ocs, got 200"),
@@ -113,9 +115,9 @@ def test_a_quick_look_is_marked_everywhere_and_never_beside_the_papers_values(tm
     assert beside(groups, "ocs").rows[1].ours is None  # `gcr table --paper` does not take them for repetitions
 
 
-def test_a_stream_has_one_epoch_whatever_the_scale(tmp_path):
-    plan = make_plan(Request("online-accuracy", epochs_scale=0.1), tmp_path)
-    assert {job.experiment.training.epochs for job in plan.jobs()} == {1}
+def test_a_stream_has_no_epochs_to_scale(tmp_path):
+    with pytest.raises(BadInput, match="epochs-scale has nothing to scale in online-accuracy"):
+        make_plan(Request("online-accuracy", epochs_scale=0.1), tmp_path)
 
 
 def test_the_demo_is_searched_then_trained(tmp_path):
@@ -178,11 +180,12 @@ def test_1530_results_are_listed_and_shown_in_three_seconds(thousands, option):
     """The whole process, of which the import of torch is 1.7 s on the machine where the three seconds are meant: others
     may be slower, or busy with other things, so its time is measured beside it."""
     _, torch_alone = timed(sys.executable, "-c", "import torch")
-    done, took = timed(sys.executable, "-m", "gcr", "reproduce", "offline-accuracy", option, "--out", str(thousands))
+    command = [sys.executable, "-m", "gcr", "reproduce", "offline-accuracy", option, "--out", str(thousands)]
+    done, took = min((timed(*command) for _ in range(3)), key=lambda tried: tried[1])  # what disturbs only adds
     assert done.returncode == 0, done.stderr
     print(f"{option}: {took:.2f} s of CPU time, torch {torch_alone:.2f} s")
     if option == "--dry-run":
-        assert "1200 to be trained: 1200 done, 0 running, 0 missing" in done.stdout
+        assert "1200 of them different ones: 1200 done, 0 running, 0 missing" in done.stdout
         assert "nothing is left to train" in done.stdout
     else:
         assert done.stdout.count("50.00") >= 102

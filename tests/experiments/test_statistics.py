@@ -124,3 +124,11 @@ def test_without_scipy(monkeypatch):
         compare(A, C)
     with pytest.raises(BadInput, match="SciPy"):
         interval(spread([1.0, 2.0]))
+
+
+def test_what_is_better_than_the_best_on_the_common_seeds_is_bold_too():
+    lead = {0: 70.0, 1: 71.0, 2: 70.5, 3: 70.2, 4: 99.0, 5: 99.0}
+    other = {0: 75.0, 1: 76.1, 2: 75.4, 3: 75.3}
+    assert set(best({"lead": lead, "other": other}).labels) == {"lead", "other"}
+    worse = {seed: value - 5 for seed, value in zip(lead, (70.1, 71.0, 70.4, 70.2), strict=False)}
+    assert best({"lead": lead, "worse": worse}).labels == ("lead",)

@@ -133,3 +133,10 @@ def test_an_unknown_setting_is_named(tmp_path):
     search = make_search(grid=check_grid({"learning": [0.1]}, "of mine"))
     with pytest.raises(BadInput, match='unknown setting of er "learning"'):
         search.trials(tmp_path)
+
+
+def test_values_that_are_nearly_equal_are_trials_of_their_own(tmp_path):
+    search = make_search(grid={"lr": (0.1234567, 0.1234568)})
+    assert len({job.folder.path for job in search.trials(tmp_path)}) == 4
+    with pytest.raises(BadInput, match="different values"):
+        check_grid({"lr": [1, 1.0]}, "mine")
