@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,6 @@ def show(plan: Plan, page: bool) -> None:
     """The table from what is there; missing cells are shown as missing."""
     from gcr.experiments import beside
     from gcr.experiments.groups import group_runs
-    from gcr.experiments.report import write_report
 
     plan, mark = plan.with_choices(), plan.request.mark
     runs = group_runs(job.folder for job in plan.jobs() if job.folder.finished)
@@ -93,10 +93,32 @@ def show(plan: Plan, page: bool) -> None:
         for file in draw_main_figure(found.rows, plan.out, mark):
             out.print(f"figure: {file}", highlight=False, soft_wrap=True)
     if page and runs.groups:
-        marked = f" ({mark}: a quick look)" if mark else ""
-        name = plan.request.table + (f"-{mark.replace(' ×', '-')}" if mark else "")
-        written = write_report(runs.groups, plan.out / f"{name}.html", plan.table.title + marked)
-        out.print(f"page: {written}", highlight=False, soft_wrap=True)
+        _write_page(plan)
+
+
+def _write_page(asked: Plan) -> None:
+    """The page of the whole table, whatever part and seeds of it were asked for now: all its runs in the folder."""
+    from gcr.experiments import beside
+    from gcr.experiments.groups import group_runs
+    from gcr.experiments.report import FirstTable, write_report
+    from gcr.experiments.reproduce import make_plan
+    from gcr.experiments.run_folder import finished_runs
+
+    request = replace(asked.request, scenarios=(), methods=(), buffers=(), seeds=())
+    plan, mark = make_plan(request, asked.out).with_choices(), request.mark
+    names = dict.fromkeys(job.folder.path.parent for job in plan.jobs())
+    runs = group_runs(folder for name in names for folder in finished_runs(name))
+    found = beside.beside(runs.groups, plan.table, plan.values)
+    notes = [*_notes_of(plan), *runs.notes, *found.notes]
+    searched = bool(plan.searches)
+    first = FirstTable(plan.table.name, found, notes, searched, mark)
+    own_search = searched and not plan.table.grids
+    marks = ["searched values"] * own_search + [f"{mark}: a quick look"] * bool(mark)
+    title = plan.table.title + (f" ({'; '.join(marks)})" if marks else "")
+    parts = [request.table, "sweep" * own_search, request.precision or "", mark.replace(" ×", "-")]
+    file = plan.out / f"{'-'.join(filter(None, parts))}.html"
+    written = write_report(runs.groups, file, title, runs.unreadable, first)
+    out.print(f"page: {written}", highlight=False, soft_wrap=True)
 
 
 def _notes_of(plan: Plan) -> list[str]:

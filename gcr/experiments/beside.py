@@ -37,6 +37,7 @@ class Row:
     interval: tuple[float, float] | None = None  # 95%; None for a single seed
     by_seed: dict[int, float] | None = None
     bold: bool = False
+    group: Group | None = None  # the runs
 
     @property
     def difference(self) -> float | None:
@@ -96,7 +97,21 @@ def beside(
 def sheets(found: Beside, alone: str = "") -> list[Sheet]:
     """A table per scenario, setting, view and metric; its rows by buffer size. ``alone`` marks runs that must not be
     compared with the paper's values: these are left out then, as they are where the paper has none."""
+    columns = columns_of(found, alone)
+    return [
+        Sheet(title, columns, [entries(row)[: len(columns)] for row in members])
+        for title, members in by_sheet(found, alone).items()
+    ]
+
+
+def columns_of(found: Beside, alone: str = "") -> list[str]:
     without = bool(alone) or all(row.cell.mean is None for row in found.rows)
+    return COLUMNS[:OURS_ALONE] if without else COLUMNS
+
+
+def by_sheet(found: Beside, alone: str = "") -> dict[str, list[Row]]:
+    """The rows of each sheet under its title."""
+    without = len(columns_of(found, alone)) == OURS_ALONE
     mark = (f", {alone}" if alone else "") + (": percent" if without else ": percent, beside the paper's")
     split: dict[str, list[Row]] = {}
     for row in found.rows:
@@ -104,11 +119,7 @@ def sheets(found: Beside, alone: str = "") -> list[Sheet]:
         view = cell.view.replace("il", "IL")
         title = f"{cell.scenario}, {cell.setting}, {view} {METRICS[cell.metric]}{mark}"
         split.setdefault(title, []).append(row)
-    n = OURS_ALONE if without else len(COLUMNS)
-    return [
-        Sheet(title, COLUMNS[:n], [_entries(row)[:n] for row in sorted(members, key=lambda row: row.cell.buffer)])
-        for title, members in split.items()
-    ]
+    return {title: sorted(members, key=lambda row: row.cell.buffer) for title, members in split.items()}
 
 
 def records(found: Beside) -> list[dict[str, object]]:
@@ -146,7 +157,7 @@ def _rows(cell: Cell, groups: Sequence[Group]) -> list[Row]:
         ours = group.spread(view, cell.metric)
         if ours is not None:
             name = f"{cell.method} ({told})" if told else cell.method
-            rows.append(Row(cell, name, ours, interval(ours), group.by_seed(view, cell.metric)))
+            rows.append(Row(cell, name, ours, interval(ours), group.by_seed(view, cell.metric), group=group))
     return rows or [Row(cell, cell.method)]
 
 
@@ -155,7 +166,8 @@ def _best(rows: Sequence[Row]) -> Best:
     return best({row.name: row.by_seed for row in rows if row.by_seed}, higher=higher)
 
 
-def _entries(row: Row) -> list[Entry]:
+def entries(row: Row) -> list[Entry]:
+    """A row of a sheet, under ``COLUMNS``."""
     cell, inside = row.cell, _yes_no(row.inside)
     return [
         Entry(row.name),

@@ -40,13 +40,11 @@ def put_memory(path, size=20, classes=10, side=8):
     save_file(columns, path / "memory.safetensors")
 
 
-def put_unfinished(out, experiment, name=None, epochs=1, locked=True):
+def put_unfinished(out, experiment, name=None, epochs=1):
     folder = RunFolder.of(out, experiment, name)
     folder.begin(experiment)
     for n in range(epochs):
         add_epoch(folder, n)
-    if locked:
-        (folder.path / ".lock").write_text("1")
     return folder
 
 

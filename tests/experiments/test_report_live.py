@@ -17,6 +17,7 @@ from gcr.cli import run_cli
 from gcr.experiments.report import live
 from gcr.experiments.report.live import LivePage, LiveServer, serve
 from gcr.experiments.report.unfinished import last_epoch, unfinished_runs
+from gcr.experiments.run_folder import TRIALS
 from gcr.settings import BadInput
 
 
@@ -77,10 +78,10 @@ def test_foreign_names_get_nothing(tmp_path, host):
 
 def test_unfinished_runs_are_shown_with_their_last_epoch(tmp_path, eager):
     run = put_unfinished(tmp_path, experiment_of("gcr", epochs=8))
-    put_unfinished(tmp_path, experiment_of("er", epochs=8), epochs=0, locked=False)
+    put_unfinished(tmp_path, experiment_of("er", epochs=8), epochs=0)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "experiment.json").write_text("{")
-    with served(tmp_path) as server:
+    with served(tmp_path) as server, run.locked():
         page, version = ask(server)[1], ask(server, "/version")[1]
         assert "No finished runs yet" in page
         assert "Live: 1 running" in page
@@ -106,8 +107,42 @@ def test_an_epoch_that_is_being_written_does_not_count(tmp_path):
     metrics.write_text('{"stage": "<b>"}\n')
     assert last_epoch(metrics) is None
     assert last_epoch(tmp_path / "none") is None
-    (found,) = unfinished_runs(tmp_path)
+    with run.locked():
+        (found,) = unfinished_runs(tmp_path)
     assert found.state == "running"
+
+
+def test_a_lock_that_nobody_holds_is_no_running_run(tmp_path, eager):
+    run = put_unfinished(tmp_path, experiment_of("gcr"))
+    lock = run.path / ".lock"
+    page = LivePage(tmp_path)
+    with run.locked():
+        assert b"Live: 1 running" in page.page()
+        before, kept = page.version(), tmp_path / "lock"
+        os.link(lock, kept)
+    os.rename(kept, lock)  # as a process leaves it that was killed: the same file, no longer locked
+    assert page.version() != before
+    assert [found.state for found in unfinished_runs(tmp_path)] == ["stopped"]
+    assert b"Live: 0 running" in page.page()
+
+
+def test_trials_are_counted_and_named_by_their_folder_and_failures_have_a_reason(tmp_path, eager):
+    trials = tmp_path / TRIALS
+    put_run(trials, experiment_of("er", lr=0.1), square(50.0), name="one")
+    diverged = put_unfinished(trials, experiment_of("er", lr=9.0), name="two")
+    page = LivePage(tmp_path)
+    assert b"The search goes on: 1 trial is finished" in page.page()
+    assert b">stopped<" in page.page()
+    diverged.fail("the loss is <nan>")
+    put_run(trials, experiment_of("er", lr=0.2), square(50.0), name="three")
+    text = page.page().decode()
+    assert "The search goes on: 2 trials are finished" in text
+    assert "No finished runs yet" not in text
+    assert ">failed: the loss is &lt;nan&gt;<" in text
+    assert ">stopped<" not in text
+    assert ">trials/two/seed-0<" in text
+    put_run(tmp_path, experiment_of("er", lr=0.1), square(50.0))
+    assert "2 finished trials of searches, not shown." in page.page().decode()
 
 
 def test_a_page_is_made_once_for_a_version(tmp_path, eager, monkeypatch):

@@ -1,4 +1,8 @@
-"""Ours against the paper's, over all of its tables that some of the runs repeat."""
+"""Ours against the paper's, over all of its tables that some of the runs repeat.
+
+On the page of a table, that table comes first and is taken as it was made there. Where its runs have other values than
+the paper's, no other table is compared: that would go by the paper's values again.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from gcr.experiments.beside import beside
 from gcr.experiments.groups import METRICS, Group
 from gcr.experiments.report.cells import MISSING, Cell, Facets, Row, Table, number_cell
 from gcr.experiments.report.charts import Mark, Scatter, scatter
+from gcr.experiments.report.first_table import FirstTable, facet_of, view_of
 from gcr.settings import BadInput
 
 
@@ -30,10 +35,13 @@ class AgainstPaper:
     notes: list[str]
 
 
-def against_paper(groups: Sequence[Group], facets: Facets) -> AgainstPaper:
+def against_paper(groups: Sequence[Group], facets: Facets, first: FirstTable | None = None) -> AgainstPaper:
     """Empty where no run repeats a cell of the paper."""
-    tables, repeated = [], []
-    for name in paper.tables():
+    tables, repeated = [], first.repeated if first else []
+    others = paper.tables() if first is None or first.by_paper else ()
+    for name in others:
+        if first is not None and name == first.name:
+            continue
         try:
             found = beside(groups, name)
         except BadInput as error:  # intervals need a library that may not be here
@@ -53,22 +61,13 @@ def against_paper(groups: Sequence[Group], facets: Facets) -> AgainstPaper:
     return AgainstPaper(charts, tables, [])
 
 
-def _facet(row: CellRow, facets: Facets) -> int:
-    cell = row.cell
-    return facets.number(cell.scenario, cell.setting, str(cell.buffer), cell.method, row.name)
-
-
-def _view(row: CellRow) -> str:
-    return row.cell.view.replace("il", "IL")
-
-
 def _mark(row: CellRow, facets: Facets) -> Mark:
     cell = row.cell
     assert row.ours is not None
     assert cell.mean is not None
-    where = f"{row.name}, {cell.scenario}, {cell.setting}, {_view(row)}, K = {cell.buffer}"
+    where = f"{row.name}, {cell.scenario}, {cell.setting}, {view_of(row)}, K = {cell.buffer}"
     title = f"{where}: ours {row.ours} (n = {row.ours.n}), the paper's {cell}"
-    return Mark(_facet(row, facets), cell.method, cell.view == "task-il", row.ours, cell.mean, title)
+    return Mark(facet_of(row, facets), cell.method, cell.view == "task-il", row.ours, cell.mean, title)
 
 
 def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
@@ -76,7 +75,7 @@ def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
     made = []
     for row in rows:
         cell, ours = row.cell, row.ours
-        words = [row.name, cell.scenario, cell.setting, _view(row), METRICS[cell.metric]]
+        words = [row.name, cell.scenario, cell.setting, view_of(row), METRICS[cell.metric]]
         numbers = [
             number_cell(cell.buffer),
             Cell(str(ours), ours.mean if ours else None, bold=row.bold),
@@ -85,6 +84,6 @@ def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
             number_cell(row.difference, "{:+.2f}"),
             Cell(MISSING if row.inside is None else "yes" if row.inside else "no"),
         ]
-        made.append(Row(_facet(row, facets), [*(Cell(word) for word in words), *numbers]))
+        made.append(Row(facet_of(row, facets), [*(Cell(word) for word in words), *numbers]))
     table = Table(f"beside the paper, {title}", [*columns, "difference", "paper in our 95%"], made, words=5)
     return table.without_constant(("scenario", "setting", "view", "metric", "K"))

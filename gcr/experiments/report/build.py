@@ -17,6 +17,7 @@ from gcr.experiments.groups import Group, Unreadable
 from gcr.experiments.report.against_paper import against_paper
 from gcr.experiments.report.cells import Facets
 from gcr.experiments.report.charts import HEIGHT, SQUARE, WIDTH
+from gcr.experiments.report.first_table import FirstTable
 from gcr.experiments.report.gallery import galleries
 from gcr.experiments.report.sections import overview, sections, show
 from gcr.experiments.report.unfinished import Unfinished, unfinished_table
@@ -28,9 +29,15 @@ NAMED = 20  # results that cannot be read which are named
 FEW = 6  # groups whose heat maps are open from the start
 
 
-def write_report(groups: list[Group], path: Path, title: str = TITLE, unreadable: Sequence[Unreadable] = ()) -> Path:
-    """Write the page for ``groups`` to ``path`` and return it."""
-    page = render(groups, title, unreadable)
+def write_report(
+    groups: list[Group],
+    path: Path,
+    title: str = TITLE,
+    unreadable: Sequence[Unreadable] = (),
+    first: FirstTable | None = None,
+) -> Path:
+    """Write the page for ``groups`` to ``path`` and return it. ``first`` is a table that these runs were made for."""
+    page = render(groups, title, unreadable, first=first)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, page.encode())
@@ -45,11 +52,14 @@ def render(
     unreadable: Sequence[Unreadable] = (),
     unfinished: Sequence[Unfinished] = (),
     version: str = "",
+    n_trials: int = 0,
+    first: FirstTable | None = None,
 ) -> str:
-    """The page as text. With a ``version`` it is live: it asks its server for a newer one."""
+    """The page as text. With a ``version`` it is live: it asks its server for a newer one. ``n_trials`` of searches are
+    finished that are not among ``groups``."""
     facets = Facets()
     shown = show(groups, facets)
-    beside = against_paper(groups, facets)
+    beside = against_paper(groups, facets, first)
     script = _read("page.js")
     return str(
         _template().render(
@@ -60,11 +70,15 @@ def render(
             version=version,
             made_at=time.strftime("%Y-%m-%d %H:%M:%S"),
             n_runs=sum(len(group.seeds) for group in groups),
-            overview=overview(shown) if shown else None,
+            n_trials=n_trials,
+            first=first,
+            first_tables=first.tables(facets) if first else [],
+            overview=overview(shown, first.serves if first else None) if shown else None,
             sections=sections(shown, galleries(shown)),
             beside=beside,
             unfinished=unfinished_table(unfinished, facets) if unfinished else None,
-            n_running=sum(run.state == "running" for run in unfinished),
+            n_running=sum(run.locked for run in unfinished),
+            n_failed=sum(run.failed for run in unfinished),
             unreadable=[str(bad) for bad in unreadable[:NAMED]],
             n_unreadable=len(unreadable),
             made_with=sorted({_made_with(result) for group in groups for result in group.results}),

@@ -21,12 +21,12 @@ from typing import Any
 
 from gcr.experiments.groups import group_runs
 from gcr.experiments.report.build import TITLE, render
-from gcr.experiments.report.unfinished import unfinished_runs
-from gcr.experiments.run_folder import finished_runs
+from gcr.experiments.report.unfinished import count_finished_trials, unfinished_runs
+from gcr.experiments.run_folder import FAILURE, RunFolder, finished_runs
 from gcr.settings import BadInput
 
 ADDRESS = "127.0.0.1"
-WATCHED = frozenset({"experiment.json", "metrics.jsonl", "result.json", "memory.safetensors", ".lock"})
+WATCHED = frozenset({"experiment.json", "metrics.jsonl", "result.json", "memory.safetensors", ".lock", FAILURE})
 LOOK_SECONDS = 1.0  # the folder is looked at no more often, however many pages ask
 
 
@@ -51,7 +51,8 @@ class LivePage:
             if version != self._page_version:
                 runs = group_runs(finished_runs(self.folder))
                 unfinished = list(unfinished_runs(self.folder))
-                self._page = render(runs.groups, self.title, runs.unreadable, unfinished, version).encode()
+                n_trials = count_finished_trials(self.folder)
+                self._page = render(runs.groups, self.title, runs.unreadable, unfinished, version, n_trials).encode()
                 self._page_version = version
             return self._page
 
@@ -63,7 +64,8 @@ class LivePage:
 
 
 def version_of(folder: Path) -> str:
-    """Changes when a run begins, ends an epoch, or ends: a hash of names, sizes and times of change."""
+    """Changes when a run begins, ends an epoch, or ends, killed or not: a hash of names, sizes, times of change, and
+    whether locks are held."""
     seen = hashlib.sha256()
     for place, folders, files in os.walk(folder):
         folders.sort()
@@ -73,6 +75,8 @@ def version_of(folder: Path) -> str:
             except OSError:  # gone since
                 continue
             seen.update(f"{place}\0{name}\0{about.st_size}\0{about.st_mtime_ns}\n".encode(errors="surrogateescape"))
+            if name == ".lock":
+                seen.update(str(RunFolder(Path(place)).busy).encode())
     return seen.hexdigest()[:16]
 
 

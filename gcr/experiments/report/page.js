@@ -42,7 +42,7 @@
     const keyed = all("tbody tr", table).map(row => {
       const cell = row.cells[column];
       const text = cell.textContent.trim();
-      return { row, text, number: "v" in cell.dataset ? Number(cell.dataset.v) : null, missing: text === "–" };
+      return { row, text, number: "v" in cell.dataset ? Number(cell.dataset.v) : null, missing: text === "–" || text === "missing" };
     });
     keyed.sort((a, b) => {
       if (a.missing !== b.missing) return a.missing ? 1 : -1; // what is missing comes last either way

@@ -6,7 +6,7 @@ Groups without memory stand in the sections of every buffer size of their scenar
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 
 from gcr.experiments.groups import METRICS, VIEWS, Group
@@ -93,20 +93,22 @@ def show(groups: Sequence[Group], facets: Facets) -> list[Shown]:
     return [named[id(group)] for group in groups]
 
 
-def overview(shown: Sequence[Shown]) -> Table:
-    """A row per group: all that `gcr table` says."""
+def overview(shown: Sequence[Shown], serves: Callable[[Group], str] | None = None) -> Table:
+    """A row per group: all that `gcr table` says, and which views of the page's table it ``serves``."""
     metrics = [(view, metric) for view in VIEWS for metric in ("accuracy", "forgetting")]
-    columns = ["method", "scenario", "setting", "K", "seeds"]
+    columns = ["method", "scenario", "setting", *(["serves"] if serves else []), "K", "seeds"]
     rows = []
     for one in shown:
         made = one.group.experiment
         words = [Cell(one.name), Cell(made.scenario), Cell(_setting(made.stream))]
+        words += [Cell(serves(one.group) or MISSING)] if serves else []
         numbers = [mean_cell(one.group.spread(view, metric)) for view, metric in metrics]
         seeds = Cell(str(len(one.group.seeds)), len(one.group.seeds))
         cost = [mean_cell(one.group.seconds, 1)]
         rows.append(Row(one.facet, [*words, buffer_cell(buffer_text(made)), seeds, *numbers, *cost]))
     columns += [f"{VIEWS[view]} {METRICS[metric]}" for view, metric in metrics]
-    return Table("all results", [*columns, "seconds"], rows, words=3).without_constant(("scenario", "setting", "K"))
+    table = Table("all results", [*columns, "seconds"], rows, words=4 if serves else 3)
+    return table.without_constant(("scenario", "setting", "K"))
 
 
 def sections(shown: Sequence[Shown], galleries: dict[int, Gallery]) -> list[Section]:

@@ -1,4 +1,4 @@
-"""Runs that are not finished: how far each has come, read from its folder while it may be writing there."""
+"""Runs that are not finished: how far each has come, or why it failed, read while a process may be writing there."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gcr.experiments.report.cells import (
     buffer_text,
     number_cell,
 )
+from gcr.experiments.run_folder import TRIALS, RunFolder
 from gcr.training import Epoch
 
 TAIL_BYTES = 4096  # of metrics.jsonl: a line has about 200
@@ -26,16 +27,23 @@ TAIL_BYTES = 4096  # of metrics.jsonl: a line has about 200
 
 @dataclass(frozen=True)
 class Unfinished:
-    path: Path
+    folder: str  # below that of the report
     experiment: Experiment | None  # None where it cannot be read
     epoch: Epoch | None  # the last one, where one has ended
     changed: float  # when that was written, in seconds since 1970
-    locked: bool  # whether a process trains it, or was killed so hard that it could not say otherwise
+    locked: bool  # whether a process trains it
+    failure: str | None  # why it failed for good
+
+    @property
+    def failed(self) -> bool:
+        return self.failure is not None and not self.locked
 
     @property
     def state(self) -> str:
         if self.experiment is None:
             return "experiment.json cannot be read"
+        if self.failed:
+            return f"failed: {self.failure}"
         return "running" if self.locked else "stopped"
 
 
@@ -53,7 +61,14 @@ def unfinished_runs(folder: Path) -> Iterator[Unfinished]:
             changed = (metrics if metrics.exists() else file).stat().st_mtime
         except OSError:  # gone since
             continue
-        yield Unfinished(run, experiment, last_epoch(metrics), changed, (run / ".lock").exists())
+        there = RunFolder(run)
+        where = run.relative_to(folder).as_posix()
+        yield Unfinished(where, experiment, last_epoch(metrics), changed, there.busy, there.failure)
+
+
+def count_finished_trials(folder: Path) -> int:
+    """Of searches below ``folder``: what ``finished_runs`` leaves out."""
+    return sum(TRIALS in file.relative_to(folder).parts for file in folder.rglob("result.json"))
 
 
 def last_epoch(metrics: Path) -> Epoch | None:
@@ -92,13 +107,13 @@ def unfinished_table(runs: Sequence[Unfinished], facets: Facets) -> Table:
 
 def _facet(run: Unfinished, facets: Facets) -> int:
     if run.experiment is None:
-        return facets.number(MISSING, MISSING, MISSING, MISSING, str(run.path.parent.name))
+        return facets.number(MISSING, MISSING, MISSING, MISSING, run.folder)
     return facets.of(run.experiment, run.experiment.label)
 
 
 def _cells(run: Unfinished) -> list[Cell]:
     made, epoch = run.experiment, run.epoch
-    folder = Cell(f"{run.path.parent.name}/{run.path.name}")
+    folder = Cell(run.folder)
     when = Cell(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.changed)) if epoch else MISSING)
     if made is None:
         unknown = Cell(MISSING)
