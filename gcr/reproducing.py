@@ -82,7 +82,8 @@ def show(plan: Plan, page: bool) -> None:
     from gcr.experiments import beside
     from gcr.experiments.groups import group_runs
 
-    plan, mark = plan.with_choices(), plan.request.mark
+    plan = plan.with_choices() if page else plan.with_choices(complain=_complain)  # who has trained has said it
+    mark = plan.request.mark
     runs = group_runs(job.folder for job in plan.jobs() if job.folder.finished)
     warn_of_unreadable(runs)
     found = beside.beside(runs.groups, plan.table, plan.values)
