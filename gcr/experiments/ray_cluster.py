@@ -9,21 +9,36 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from gcr.experiments.job import Execution
 from gcr.settings import BadInput
 
 ANSWER_SECONDS = 4.0  # for a connection, and again for an answer
+JOIN_SECONDS = 5.0  # for joining a cluster whose head has answered, of which Ray needs about one
 EXTRA = "pip install 'gradient-coreset-replay[ray]'"
 # The beginning of every HTTP/2 connection, which Ray's head speaks: the client's greeting with an empty frame of
 # settings; the server answers with a frame of settings, whose fourth byte is 4.
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 SETTINGS_FRAME = 4
+# Joining at an address, in a process of its own. The first step tells a head from another server, and a wrong token.
+HEAD_ANSWERED, JOINED = "the head has answered", "joined"
+ATTEMPT = f"""
+import sys, ray
+from ray._raylet import GcsClient
+print("ready", flush=True)
+GcsClient(address=sys.argv[1])
+print("{HEAD_ANSWERED}", flush=True)
+ray.init(address=sys.argv[1], log_to_driver=False)
+print("{JOINED}", flush=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,7 @@ def check(how: Execution) -> None:
         raise BadInput(f"--engine ray needs Ray, which is not installed; get it with: {EXTRA}") from None
     if how.address is not None:
         find_head(how.address)
+        try_to_join(how.address)
 
 
 def find_head(address: str) -> None:
@@ -63,10 +79,6 @@ def find_head(address: str) -> None:
     match = re.fullmatch(r"([\w.-]+):(\d{1,5})", address)
     if match is None:
         raise BadInput(f'address must be HOST:PORT, as ray start --head prints it, got "{address}"')
-    remedy = (
-        f"start one with: ray start --head --port={match[2]}, join it on this machine with: ray start "
-        f"--address={address}, or leave out --address"
-    )
     try:
         with socket.create_connection((match[1], int(match[2])), timeout=ANSWER_SECONDS) as connection:
             if os.environ.get("RAY_USE_TLS", "0") == "1":
@@ -76,9 +88,57 @@ def find_head(address: str) -> None:
             answer = connection.recv(9)
     except (OSError, OverflowError) as error:
         why = "no answer" if isinstance(error, TimeoutError) else str(error)
-        raise BadInput(f"no Ray cluster at {address} ({why}); {remedy}") from None
+        raise BadInput(f"no Ray cluster at {address} ({why}); {start_one(address)}") from None
     if len(answer) < 4 or answer[3] != SETTINGS_FRAME:
-        raise BadInput(f"what answers at {address} is not the head of a Ray cluster; {remedy}")
+        raise not_a_head(address)
+
+
+@cache  # once for a command; what raises is not remembered
+def try_to_join(address: str) -> None:
+    """An error within ten seconds if the cluster cannot be joined from here. Tried in a process that can be ended: Ray
+    itself would try for minutes, and write to the terminal meanwhile."""
+    command = [sys.executable, "-P", "-c", ATTEMPT, address]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, bufsize=0) as attempt:
+        try:
+            assert attempt.stdout is not None
+            attempt.stdout.readline()  # the clock starts when Ray is imported: that takes long on a busy machine
+            outputs = attempt.communicate(timeout=JOIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            attempt.kill()
+            outputs = attempt.communicate()
+        except BaseException:  # Ctrl-C
+            attempt.kill()
+            raise
+    told, complaints = (output.decode(errors="replace") for output in outputs)
+    if JOINED in told.splitlines():
+        return
+    if re.search("AuthenticationError|InvalidAuthToken|authentication token", complaints, re.IGNORECASE):
+        raise BadInput(
+            f"the Ray cluster at {address} does not accept this command's token; set RAY_AUTH_MODE=token and the same "
+            "RAY_AUTH_TOKEN for this command as for every ray start"
+        )
+    if HEAD_ANSWERED not in told:
+        raise not_a_head(address)
+    raise cannot_join(address, (complaints.splitlines() or [f"nothing within {JOIN_SECONDS:g} seconds"])[-1])
+
+
+def not_a_head(address: str) -> BadInput:
+    return BadInput(f"what answers at {address} is not the head of a Ray cluster; {start_one(address)}")
+
+
+def cannot_join(address: str, why: str) -> BadInput:
+    return BadInput(
+        f"cannot join the Ray cluster at {address} ({why}); make this machine one of its nodes with: "
+        f"ray start --address={address}"
+    )
+
+
+def start_one(address: str) -> str:
+    return (
+        f"start one with: ray start --head --port={address.rpartition(':')[2]}, join it on this machine with: "
+        f"ray start --address={address}, or leave out --address"
+    )
 
 
 @contextmanager
@@ -99,10 +159,10 @@ def joined(how: Execution) -> Iterator[Cluster]:
     except Exception as error:
         with suppress(Exception):
             ray.shutdown()
-        told = str(error).strip().splitlines()
-        where = f"join the Ray cluster at {how.address}" if how.address else "start Ray on this machine"
-        remedy = f"; is this machine one of its nodes (ray start --address={how.address})?" if how.address else ""
-        raise BadInput(f"cannot {where} ({told[0] if told else type(error).__name__}){remedy}") from None
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise (
+            cannot_join(how.address, why) if how.address else BadInput(f"cannot start Ray on this machine ({why})")
+        ) from None
     try:
         yield Cluster(ray)
     finally:

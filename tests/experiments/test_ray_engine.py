@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from gcr.experiments import ray_cluster, ray_engine
 from gcr.experiments.engine import run_all
 from gcr.experiments.experiment import compose
 from gcr.experiments.job import Execution, Job
-from gcr.experiments.ray_cluster import Request, find_head
+from gcr.experiments.ray_cluster import Request, check, find_head
 from gcr.experiments.run_folder import RunFolder
 from gcr.settings import BadInput
 
@@ -102,6 +103,24 @@ def test_a_node_without_the_data_is_left_out(nodes, tmp_path):
     assert "gcr data import" in told
 
 
+@pytest.mark.parametrize(
+    "tokens", [{"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "9" * 64}, {"RAY_AUTH_MODE": "disabled"}]
+)
+def test_a_command_with_another_token(tokens, nodes, tmp_path):
+    address, _ = nodes
+    command = [sys.executable, "-m", "gcr", "run", "seq-digits", "--out", str(tmp_path / "runs")]
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | tokens
+    began = time.monotonic()
+    ended = subprocess.run(
+        [*command, "--engine", "ray", "--address", address], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert time.monotonic() - began < 10
+    assert ended.returncode == 2
+    (line,) = (ended.stdout + ended.stderr).strip().splitlines()  # and nothing of Ray's own
+    assert f"the Ray cluster at {address} does not accept this command's token; set RAY_AUTH_MODE=token" in line
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_node_that_dies_in_the_middle(nodes, tmp_path, monkeypatch):
     """Every result is there, each epoch was told once, and the numbers are those of this machine."""
     monkeypatch.setattr(ray_engine, "SEND_SECONDS", 0.5)
@@ -177,6 +196,43 @@ def test_something_else_listens_at_the_address(answer, told, monkeypatch):
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises(BadInput, match=told):
             find_head(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+@pytest.fixture
+def http2_server():
+    """The address of something that answers a greeting as Ray's head does, and then nothing more."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve(connection):
+            connection.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+            with suppress(OSError):
+                while connection.recv(4096):
+                    pass
+
+        def accept():
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_server_that_speaks_http2_and_is_not_ray(http2_server, capfd):
+    began = time.monotonic()
+    with pytest.raises(BadInput, match=r"is not the head of a Ray cluster; start one with: ray start --head"):
+        check(Execution(engine="ray", address=http2_server))
+    assert time.monotonic() - began < 10
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_machine_that_is_not_a_node(http2_server, monkeypatch):
+    """Ray's head answers, and then Ray looks for a node on this machine for a long time."""
+    code = f"import time; print(); print('{ray_cluster.HEAD_ANSWERED}', flush=True); time.sleep(60)"
+    monkeypatch.setattr(ray_cluster, "ATTEMPT", code)
+    monkeypatch.setattr(ray_cluster, "JOIN_SECONDS", 1.0)
+    with pytest.raises(BadInput, match=r"cannot join .*; make this machine one of its nodes with: ray start --address"):
+        check(Execution(engine="ray", address=http2_server))
 
 
 def test_ray_is_not_installed(monkeypatch):

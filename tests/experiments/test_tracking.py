@@ -11,7 +11,7 @@ import pytest
 from gcr.experiments.engine import run_all
 from gcr.experiments.experiment import compose, flat
 from gcr.experiments.job import Event, Execution, Job
-from gcr.experiments.run_folder import RunFolder
+from gcr.experiments.run_folder import TRIALS, RunFolder
 from gcr.experiments.tracking import mlflow_store, reporter, tracked
 from gcr.settings import BadInput
 from gcr.training import Epoch
@@ -111,6 +111,18 @@ def test_mlflow_runs(mlflow, tmp_path):
     tell(job, Execution(track="mlflow", fresh=True), Event(0, epoch=epoch(0)), Event(0, error="it diverged"))
     newest, _ = client.search_runs([run.info.experiment_id])
     assert newest.info.status == "FAILED"
+
+
+def test_trials_are_in_the_same_mlflow_store_with_a_tag(mlflow, tmp_path):
+    for out in (tmp_path, tmp_path / TRIALS):
+        job = make_job(out)
+        job.folder.begin(job.experiment)
+        tell(job, Execution(track="mlflow"), Event(0, epoch=epoch(0)))
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("mlflow.db")] == ["mlflow.db"]
+    client = mlflow(f"sqlite:///{tmp_path}/mlflow.db")
+    scenario = client.get_experiment_by_name("seq-digits").experiment_id
+    tags = [run.data.tags.get(mlflow_store.TRIAL) for run in client.search_runs([scenario])]
+    assert sorted(tags, key=str) == [None, "true"]
 
 
 def test_an_mlflow_store_that_does_not_answer(mlflow, tmp_path, monkeypatch):

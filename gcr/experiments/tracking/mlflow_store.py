@@ -1,7 +1,8 @@
 """Runs in an MLflow store: settings as parameters, numbers as metrics, one MLflow experiment for each scenario.
 
-The store is the one that ``MLFLOW_TRACKING_URI`` names, or ``mlflow.db`` (SQLite) beside the run folders. A run folder
-remembers its run's id in ``mlflow-run.txt``, so that a run that is continued is the same one there.
+The store is the one that ``MLFLOW_TRACKING_URI`` names, or ``mlflow.db`` (SQLite) beside the run folders; trials are in
+the same one, with a tag. A run folder remembers its run's id in ``mlflow-run.txt``, so that a run that is continued is
+the same one there.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import logging
 import os
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 from gcr.experiments.experiment import flat
 from gcr.experiments.job import Job
-from gcr.experiments.run_folder import write_whole
+from gcr.experiments.run_folder import TRIALS, write_whole
 from gcr.experiments.tracking.record import Numbers
 
 REMEMBERED = "mlflow-run.txt"
+TRIAL = "gcr.trial"  # the tag of a run that only served to choose values
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 # A server that is gone is given up soon, and nothing is reported to anybody else.
 ENVIRONMENT = {
@@ -42,7 +45,9 @@ class MlflowStore:
             return MlflowRun(client, run.info.run_id)
         experiment = job.experiment
         created = client.create_run(
-            self._experiment(client, job), run_name=f"{job.folder.path.parent.name}/{job.folder.path.name}"
+            self._experiment(client, job),
+            run_name=f"{job.folder.path.parent.name}/{job.folder.path.name}",
+            tags={TRIAL: "true"} if is_trial(job) else {},
         )
         run_id: str = created.info.run_id
         write_whole(file, f"{run_id}\n".encode())
@@ -53,7 +58,7 @@ class MlflowStore:
         return MlflowRun(client, run_id)
 
     def _client(self, job: Job) -> Any:
-        store = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{job.folder.out.absolute() / 'mlflow.db'}"
+        store = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{place(job) / 'mlflow.db'}"
         if store not in self.clients:
             for name, value in ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
@@ -71,8 +76,18 @@ class MlflowStore:
             return str(known.experiment_id)
         artifacts = None
         if not os.environ.get("MLFLOW_TRACKING_URI"):
-            artifacts = (job.folder.out.absolute() / "mlflow-artifacts").as_uri()
+            artifacts = (place(job) / "mlflow-artifacts").as_uri()
         return str(client.create_experiment(job.experiment.scenario, artifact_location=artifacts))
+
+
+def is_trial(job: Job) -> bool:
+    return job.folder.out.name == TRIALS
+
+
+def place(job: Job) -> Path:
+    """The ``--out`` folder: trials have a folder of their own below it, but no store of their own."""
+    out = job.folder.out.absolute()
+    return out.parent if is_trial(job) else out
 
 
 def _find_run(client: Any, run_id: str) -> Any:
