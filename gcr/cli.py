@@ -11,13 +11,14 @@ import typer
 
 import gcr
 from gcr import launch
-from gcr.console import err, out, print_names, print_sheets, warn_of_unreadable
+from gcr.console import check_format, err, out, print_names, print_table, warn_of_unreadable
 from gcr.data_cli import data_app
 from gcr.option_text import read_pack, read_seeds, read_settings
 from gcr.options import (
     AddressOption,
     DeviceOption,
     EngineOption,
+    FormatOption,
     GpusOption,
     OutOption,
     PackOption,
@@ -250,7 +251,7 @@ def table(
             help="Any of accuracy, forgetting, anytime, learning, backward_transfer, forward_transfer.",
         ),
     ] = "accuracy,forgetting",
-    form: Annotated[str, typer.Option("--format", help="terminal, markdown, csv or latex.")] = "terminal",
+    form: FormatOption = "terminal",
     paper: Annotated[
         str | None, typer.Option("--paper", help="A table of the paper to set the runs beside, as offline-accuracy.")
     ] = None,
@@ -263,7 +264,7 @@ def table(
 
     `gcr table runs --paper offline-accuracy --format markdown`
     """
-    from gcr.experiments import beside, formats, tables
+    from gcr.experiments import beside, tables
     from gcr.experiments.groups import METRICS, read_runs
     from gcr.experiments.paper import table as paper_table
     from gcr.settings import unknown
@@ -272,8 +273,7 @@ def table(
     for name in names:
         if name not in METRICS:
             raise unknown("metric", name, METRICS)
-    if form not in formats.FORMATS:
-        raise unknown("format", form, formats.FORMATS)
+    check_format(form)
     if paper is not None:
         paper_table(paper)
         if tuple(names) != tables.SHOWN:
@@ -285,12 +285,7 @@ def table(
     else:
         found = beside.beside(runs.groups, paper)
         sheets, records, notes = beside.sheets(found), beside.records(found), [*runs.notes, *found.notes]
-    if form == "terminal":
-        print_sheets(sheets, notes)
-    elif form == "csv":
-        sys.stdout.write(formats.comma_separated(records))
-    else:
-        sys.stdout.write({"markdown": formats.markdown, "latex": formats.latex}[form](sheets, notes))
+    print_table(form, sheets, records, notes)
 
 
 @app.command()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from gcr.settings import unknown
 
 if TYPE_CHECKING:
     from gcr.experiments.formats import Sheet
@@ -35,6 +38,25 @@ def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
         print_whole(view)
     for note in notes:
         out.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_table(form: str, sheets: Sequence[Sheet], records: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> None:
+    """In any of the formats that ``check_format`` takes."""
+    from gcr.experiments import formats
+
+    if form == "terminal":
+        print_sheets(sheets, notes)
+    elif form == "csv":
+        sys.stdout.write(formats.comma_separated(records))
+    else:
+        sys.stdout.write({"markdown": formats.markdown, "latex": formats.latex}[form](sheets, notes))
+
+
+def check_format(form: str) -> None:
+    from gcr.experiments.formats import FORMATS
+
+    if form not in FORMATS:
+        raise unknown("format", form, FORMATS)
 
 
 def print_names(kind: str, rows: list[tuple[str, str, str]], third: str = "settings and defaults") -> None:

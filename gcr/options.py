@@ -28,3 +28,4 @@ GpusOption = Annotated[float, typer.Option("--gpus", help="Share of a GPU that R
 TrackOption = Annotated[
     str, typer.Option("--track", help="Report to tensorboard, mlflow or both, as tensorboard,mlflow.")
 ]
+FormatOption = Annotated[str, typer.Option("--format", help="terminal, markdown, csv or latex.")]

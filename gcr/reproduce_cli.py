@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from gcr.console import check_format
 from gcr.option_text import read_pack, read_seeds, read_settings
 from gcr.options import (
     AddressOption,
     DeviceOption,
     EngineOption,
+    FormatOption,
     GpusOption,
     OutOption,
     PackOption,
@@ -49,6 +51,7 @@ def reproduce(
         float, typer.Option("--probe", help="Seconds that --dry-run may measure; 0: go by what is known.", min=0)
     ] = 10.0,
     show: Annotated[bool, typer.Option("--show", help="Print the table from what is there; train nothing.")] = False,
+    form: FormatOption = "terminal",
     out_folder: OutOption = Path("runs/paper"),
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
@@ -88,6 +91,7 @@ def reproduce(
         epochs_scale=epochs_scale,
         precision=precision,
     )
+    check_format(form)
     if dry_run and show:
         raise BadInput("--dry-run and --show exclude each other; give one")
     plan = make_plan(request, out_folder)
@@ -105,9 +109,9 @@ def reproduce(
         listing.dry_run(plan, how, probe)
         return 0
     if show:
-        reproducing.show(plan, page=False)
+        reproducing.show(plan, page=False, form=form)
         return 0
-    return reproducing.reproduce(plan, how)
+    return reproducing.reproduce(plan, how, form)
 
 
 def sweep(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcr.console import err, out, print_sheets, warn_of_unreadable
+from gcr.console import err, out, print_sheets, print_table, warn_of_unreadable
 from gcr.launch import check_ready, this_command
 from gcr.settings import BadInput
 
@@ -21,7 +21,7 @@ MAIN_FIGURE = "main-figure"
 SHOWN_POINTS = 10  # of a search
 
 
-def reproduce(plan: Plan, how: Execution) -> int:
+def reproduce(plan: Plan, how: Execution, form: str = "terminal") -> int:
     """Train what is missing and show the table. Returns the exit code."""
     from gcr.experiments.groups import group_runs
     from gcr.experiments.report import needs_of_report
@@ -41,7 +41,7 @@ def reproduce(plan: Plan, how: Execution) -> int:
         n_failed = len(plan.places) - len(plan.chosen)
     jobs = plan.jobs()
     signal = _train(jobs, plan.out, how, "runs")
-    show(plan, page=True)
+    show(plan, page=True, form=form)
     left = len(unfinished(jobs))
     if signal and left:
         return _stopped(signal, left, "runs")
@@ -77,7 +77,7 @@ def sweep(search: Search, views: Sequence[str], final_seeds: Sequence[int], fold
     return _stopped(signal, left, "runs") if signal and left else int(left > 0)
 
 
-def show(plan: Plan, page: bool) -> None:
+def show(plan: Plan, page: bool, form: str = "terminal") -> None:
     """The table from what is there; missing cells are shown as missing."""
     from gcr.experiments import beside
     from gcr.experiments.groups import group_runs
@@ -87,12 +87,13 @@ def show(plan: Plan, page: bool) -> None:
     runs = group_runs(job.folder for job in plan.jobs() if job.folder.finished)
     warn_of_unreadable(runs)
     found = beside.beside(runs.groups, plan.table, plan.values)
-    print_sheets(beside.sheets(found, alone=mark), [*_notes_of(plan), *runs.notes, *found.notes])
+    notes = [*_notes_of(plan), *runs.notes, *found.notes]
+    print_table(form, beside.sheets(found, alone=mark), beside.records(found, alone=mark), notes)
     if plan.table.name == MAIN_FIGURE and runs.groups:
         from gcr.experiments.figure import draw_main_figure
 
-        for file in draw_main_figure(found.rows, plan.out, mark):
-            out.print(f"figure: {file}", highlight=False, soft_wrap=True)
+        for file in draw_main_figure(found.rows, plan.out, mark, searched=bool(plan.searches)):
+            err.print(f"figure: {file}", highlight=False, soft_wrap=True)
     if page and runs.groups:
         _write_page(plan)
 
@@ -119,7 +120,7 @@ def _write_page(asked: Plan) -> None:
     parts = [request.table, "sweep" * own_search, request.precision or "", mark.replace(" ×", "-")]
     file = plan.out / f"{'-'.join(filter(None, parts))}.html"
     written = write_report(runs.groups, file, title, runs.unreadable, first)
-    out.print(f"page: {written}", highlight=False, soft_wrap=True)
+    err.print(f"page: {written}", highlight=False, soft_wrap=True)
 
 
 def _notes_of(plan: Plan) -> list[str]:

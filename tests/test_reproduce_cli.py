@@ -63,6 +63,14 @@ def test_from_nothing_to_table_and_page(small):
     assert set(choice["chosen"]) == {"class-il", "task-il"}
 
 
+def test_other_formats(small):
+    latex = gcr("reproduce", *SMALL, "--out", small[0], "--show", "--format", "latex")
+    assert "\\begin{tabular}" in latex.stdout
+    csv = gcr("reproduce", *SMALL, "--out", small[0], "--show", "--format", "csv")
+    assert csv.stdout.startswith("table,scenario,setting,view,metric,method,buffer,mean,sem,n,low_95,high_95,bold ")
+    refused(gcr("reproduce", *SMALL, "--out", small[0], "--show", "--format", "pdf"), 'unknown format "pdf"')
+
+
 def test_the_same_command_trains_nothing_new(small):
     out, first = small
     before = {file: file.stat().st_mtime_ns for file in out.rglob("result.json")}

@@ -25,6 +25,7 @@ COLUMNS = ["method", "K", "ours: mean ± SEM", "n", "paper: mean ± spread", "di
 OURS_ALONE = 4  # columns that need no value of the paper
 MISSING = "missing"
 NAMED = 8  # runs left out that are named
+PAPERS = {"paper_mean", "paper_spread", "paper_bold", "difference", "paper_inside_95"}  # of a record
 
 
 @dataclass(frozen=True)
@@ -122,31 +123,35 @@ def by_sheet(found: Beside, alone: str = "") -> dict[str, list[Row]]:
     return {title: sorted(members, key=lambda row: row.cell.buffer) for title, members in split.items()}
 
 
-def records(found: Beside) -> list[dict[str, object]]:
-    """The same for CSV, with numbers in full."""
-    return [
-        {
-            "table": row.cell.table,
-            "scenario": row.cell.scenario,
-            "setting": row.cell.setting,
-            "view": row.cell.view,
-            "metric": row.cell.metric,
-            "method": row.name,
-            "buffer": row.cell.buffer,
-            "mean": row.ours.mean if row.ours else None,
-            "sem": row.ours.sem if row.ours else None,
-            "n": row.ours.n if row.ours else 0,
-            "low_95": row.interval[0] if row.interval else None,
-            "high_95": row.interval[1] if row.interval else None,
-            "bold": _yes_no(row.bold) if row.ours else None,
-            "paper_mean": row.cell.mean,
-            "paper_spread": row.cell.spread,
-            "paper_bold": _yes_no(row.cell.bold),
-            "difference": row.difference,
-            "paper_inside_95": _yes_no(row.inside),
-        }
-        for row in found.rows
-    ]
+def records(found: Beside, alone: str = "") -> list[dict[str, object]]:
+    """The same for CSV, with numbers in full; ``alone``, if it says anything, leaves out the paper's."""
+    full = [_record(row) for row in found.rows]
+    if not alone:
+        return full
+    return [{key: value for key, value in record.items() if key not in PAPERS} for record in full]
+
+
+def _record(row: Row) -> dict[str, object]:
+    return {
+        "table": row.cell.table,
+        "scenario": row.cell.scenario,
+        "setting": row.cell.setting,
+        "view": row.cell.view,
+        "metric": row.cell.metric,
+        "method": row.name,
+        "buffer": row.cell.buffer,
+        "mean": row.ours.mean if row.ours else None,
+        "sem": row.ours.sem if row.ours else None,
+        "n": row.ours.n if row.ours else 0,
+        "low_95": row.interval[0] if row.interval else None,
+        "high_95": row.interval[1] if row.interval else None,
+        "bold": _yes_no(row.bold) if row.ours else None,
+        "paper_mean": row.cell.mean,
+        "paper_spread": row.cell.spread,
+        "paper_bold": _yes_no(row.cell.bold),
+        "difference": row.difference,
+        "paper_inside_95": _yes_no(row.inside),
+    }
 
 
 def _rows(cell: Cell, groups: Sequence[Group]) -> list[Row]:

@@ -14,7 +14,7 @@ COLOURS = {"der++": "#d55e00", "gcr": "#0072b2"}  # Okabe and Ito
 ENDINGS = (".svg", ".png")
 
 
-def draw_main_figure(rows: Sequence[Row], out: Path, mark: str = "") -> list[Path]:
+def draw_main_figure(rows: Sequence[Row], out: Path, mark: str = "", searched: bool = False) -> list[Path]:
     """A panel per metric; ours with error bars (SEM), the paper's hollow. ``mark`` says that ours are a quick look,
     beside which the paper's values are not drawn."""
     try:
@@ -29,7 +29,8 @@ def draw_main_figure(rows: Sequence[Row], out: Path, mark: str = "") -> list[Pat
     for panel, metric in zip(panels, metrics, strict=True):
         _draw(panel, [row for row in rows if row.cell.metric == metric], paper_too=not mark)
         panel.set_title(f"class-IL {metric}{f' ({mark})' if mark else ''}")
-    files = [out / f"main-figure{'-' + mark.replace(' ×', '-') if mark else ''}{ending}" for ending in ENDINGS]
+    parts = ["main-figure", "sweep" * searched, mark.replace(" ×", "-")]
+    files = [out / f"{'-'.join(filter(None, parts))}{ending}" for ending in ENDINGS]
     for file in files:
         figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
     return files

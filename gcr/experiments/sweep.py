@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gcr.experiments import paper
-from gcr.experiments.experiment import Experiment, compose
+from gcr.experiments.experiment import Experiment, compose, flat
 from gcr.experiments.groups import check_result
 from gcr.experiments.job import Job
 from gcr.experiments.paper import Label
@@ -102,13 +102,15 @@ def choose(search: Search, out: Path) -> Choice | None:
 def write_choice(search: Search, choice: Choice, out: Path, views: Sequence[str] = VIEWS) -> Path:
     """Put the choice and its runners-up beside the runs."""
     path = out / search.file_name
+    experiment = search.final({}, 0, out).experiment
+    settings = {name.rpartition(".")[2]: value for name, value in flat(experiment.to_dict()).items()}  # as numbers
     told = {
         "scenario": search.scenario,
         "setting": search.setting,
         "method": search.method,
         "buffer": search.buffer,
         "grid": {key: list(values) for key, values in search.grid.items()},
-        "common": dict(search.common),
+        "common": {key: settings.get(key, value) for key, value in search.common.items()},
         "seeds": list(search.seeds),
         "validation": VALIDATION,
         "chosen": {view: choice.ranking[view][0] for view in views},
