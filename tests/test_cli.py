@@ -7,9 +7,13 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
+
+from gcr.cli import run_cli
 
 ROOT = Path(__file__).parents[1]
 QUICK = ["--epochs", "1", "--model", "mlp"]
@@ -19,6 +23,13 @@ def gcr(*arguments, cwd=ROOT, timeout=120):
     command = [sys.executable, "-m", "gcr", *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+
+
+def here(*arguments):
+    """In this process, for commands that train nothing: a new one takes seconds to import torch."""
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        code = run_cli([str(argument) for argument in arguments])
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def refused(done, *parts):
@@ -86,7 +97,7 @@ def test_table_of_the_demo(demo):
 
 
 def test_report_of_the_demo(demo, tmp_path):
-    done = gcr("report", demo[0], "--page", tmp_path / "page.html")
+    done = here("report", demo[0], "--page", tmp_path / "page.html")
     assert done.returncode == 0
     assert (tmp_path / "page.html").stat().st_size > 10_000
 
@@ -130,14 +141,14 @@ def test_a_failed_run_is_exit_code_1(tmp_path):
     ],
 )
 def test_lists_say_what_exists(what, names):
-    done = gcr(what)
+    done = here(what)
     assert done.returncode == 0
     lines = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
     assert set(names) <= set(lines)
 
 
 def test_settings_of_a_method():
-    done = gcr("settings", "gcr")
+    done = here("settings", "gcr")
     assert done.returncode == 0
     for name in ("alpha", "ridge", "lr", "sampling"):
         assert re.search(rf"^{name} ", done.stdout, re.M)
@@ -183,7 +194,7 @@ def test_version():
     ],
 )
 def test_bad_input_to_run(arguments, parts, tmp_path):
-    refused(gcr("run", "seq-digits", *arguments, "--out", tmp_path / "runs"), *parts)
+    refused(here("run", "seq-digits", *arguments, "--out", tmp_path / "runs"), *parts)
     assert not (tmp_path / "runs").exists()
 
 
@@ -197,7 +208,7 @@ def test_unknown_command():
 
 def test_unwritable_folder(tmp_path):
     (tmp_path / "file").write_text("mine")
-    refused(gcr("run", "seq-digits", *QUICK, "--out", tmp_path / "file"), "cannot write to", "choose another --out")
+    refused(here("run", "seq-digits", *QUICK, "--out", tmp_path / "file"), "cannot write to", "choose another --out")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -229,7 +240,7 @@ def test_a_broken_result_beside_it_does_not_spoil_a_run(tmp_path):
 
 
 def test_a_page_that_cannot_be_written(demo, tmp_path):
-    refused(gcr("report", demo[0], "--page", tmp_path), "cannot write")
+    refused(here("report", demo[0], "--page", tmp_path), "cannot write")
 
 
 def test_no_arguments_show_the_help():
@@ -240,25 +251,25 @@ def test_no_arguments_show_the_help():
 
 def test_table_in_other_formats():
     demo = ROOT / "results/demo"
-    assert "| er | 100 | 3 | 89.98 ± 0.24 |" in gcr("table", demo, "--format", "markdown").stdout
-    assert r"er & 100 & 3 & 89.98 $\pm$ 0.24 &" in gcr("table", demo, "--format", "latex").stdout
-    lines = gcr("table", demo, "--format", "csv", "--metrics", "accuracy").stdout.splitlines()
+    assert "| er | 100 | 3 | 89.98 ± 0.24 |" in here("table", demo, "--format", "markdown").stdout
+    assert r"er & 100 & 3 & 89.98 $\pm$ 0.24 &" in here("table", demo, "--format", "latex").stdout
+    lines = here("table", demo, "--format", "csv", "--metrics", "accuracy").stdout.splitlines()
     assert len(lines) == 1 + 5 * 2
     assert lines[0].startswith("scenario,setting,method,buffer,view,metric,mean")
-    refused(gcr("table", demo, "--format", "html"), 'unknown format "html"')
+    refused(here("table", demo, "--format", "html"), 'unknown format "html"')
 
 
 def test_table_beside_the_paper():
     demo = ROOT / "results/demo"
-    done = gcr("table", demo, "--paper", "ablation", "--format", "markdown")
+    done = here("table", demo, "--paper", "ablation", "--format", "markdown")
     assert "| gcr without supcon | 2000 | missing | 0 | 58.35 ± 0.78 | – | – |" in done.stdout
-    refused(gcr("table", demo, "--paper", "ablaton"), 'did you mean "ablation"')
-    refused(gcr("table", demo, "--paper", "ablation", "--metrics", "anytime"), "exclude each other")
+    refused(here("table", demo, "--paper", "ablaton"), 'did you mean "ablation"')
+    refused(here("table", demo, "--paper", "ablation", "--metrics", "anytime"), "exclude each other")
 
 
 def test_table_of_nothing(tmp_path):
-    refused(gcr("table", tmp_path), "no finished runs")
-    refused(gcr("table", tmp_path / "nowhere"), "is not a folder")
+    refused(here("table", tmp_path), "no finished runs")
+    refused(here("table", tmp_path / "nowhere"), "is not a folder")
 
 
 def test_progress_on_a_terminal(tmp_path):
@@ -316,7 +327,7 @@ def test_several_methods_online_in_one_table(tmp_path):
 
 def test_settings_that_do_not_go_together(tmp_path):
     def run(*arguments):
-        return gcr("run", "seq-digits", "--out", tmp_path, *arguments)
+        return here("run", "seq-digits", "--out", tmp_path, *arguments)
 
     refused(run("--setting", "online", "--stream", "8"), "stream must be >= batch, which is 10, got 8")
     refused(run("--setting", "online", "--epochs", "3"), "epochs must be 1 in the online setting, got 3")
