@@ -104,14 +104,13 @@ def test_the_demos_table_is_bold_and_says_which_runs_serve_which_view(tmp_path):
 
 @pytest.mark.parametrize("values", ["paper", "sweep"])
 def test_a_quick_look_has_no_value_of_the_paper(tmp_path, values):
-    """Nor online, where the runs are those of the whole table: a stream has one epoch to begin with."""
-    request = Request("online-accuracy", ("seq-cifar10",), ("er",), (500,), (0, 1), values, epochs_scale=0.1)
+    request = Request("offline-accuracy", ("seq-cifar10",), ("er",), (500,), (0, 1), values, epochs_scale=0.1)
     plan = search(request, tmp_path, best=lambda view: 0)
     for job in plan.jobs():
         finish(job, class_il=12.34, task_il=43.21)
     show(request, tmp_path)
     (file,) = tmp_path.glob("*.html")
-    assert file.name == f"online-accuracy{'-sweep' * (values == 'sweep')}-epochs-0.1.html"
+    assert file.name == f"offline-accuracy{'-sweep' * (values == 'sweep')}-epochs-0.1.html"
     page = file.read_text()
     assert "12.34" in page
     assert "epochs ×0.1, a quick look" in page
