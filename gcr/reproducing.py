@@ -23,7 +23,6 @@ SHOWN_POINTS = 10  # of a search
 
 def reproduce(plan: Plan, how: Execution, form: str = "terminal") -> int:
     """Train what is missing and show the table. Returns the exit code."""
-    from gcr.experiments.groups import group_runs
     from gcr.experiments.report import needs_of_report
     from gcr.experiments.reproduce import unfinished
 
@@ -41,12 +40,11 @@ def reproduce(plan: Plan, how: Execution, form: str = "terminal") -> int:
         n_failed = len(plan.places) - len(plan.chosen)
     jobs = plan.jobs()
     signal = _train(jobs, plan.out, how, "runs")
-    show(plan, page=True, form=form)
+    n_unreadable = show(plan, page=True, form=form)
     left = len(unfinished(jobs))
     if signal and left:
         return _stopped(signal, left, "runs")
-    bad = group_runs(job.folder for job in jobs if job.folder.finished).unreadable  # named where the table is shown
-    return 1 if left or n_failed or bad else 0
+    return 1 if left or n_failed or n_unreadable else 0
 
 
 def sweep(search: Search, views: Sequence[str], final_seeds: Sequence[int], folder: Path, how: Execution) -> int:
@@ -77,8 +75,8 @@ def sweep(search: Search, views: Sequence[str], final_seeds: Sequence[int], fold
     return _stopped(signal, left, "runs") if signal and left else int(left > 0)
 
 
-def show(plan: Plan, page: bool, form: str = "terminal") -> None:
-    """The table from what is there; missing cells are shown as missing."""
+def show(plan: Plan, page: bool, form: str = "terminal") -> int:
+    """The table from what is there; missing cells are shown as missing. Returns how many results cannot be read."""
     from gcr.experiments import beside
     from gcr.experiments.groups import group_runs
 
@@ -96,6 +94,7 @@ def show(plan: Plan, page: bool, form: str = "terminal") -> None:
             err.print(f"figure: {file}", highlight=False, soft_wrap=True)
     if page and runs.groups:
         _write_page(plan)
+    return len(runs.unreadable)
 
 
 def _write_page(asked: Plan) -> None:
