@@ -36,6 +36,7 @@ def reproduce(
     scenario: Annotated[str | None, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = None,
     method: Annotated[str | None, typer.Option("--method", "-m", help="Only these rows, as er,gcr.")] = None,
     buffer: Annotated[str | None, typer.Option("--buffer", "-k", help="Only these buffer sizes, as 200,500.")] = None,
+    view: Annotated[str | None, typer.Option("--view", help="Only class-il or task-il, with its values' runs.")] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help="As 0,1,2 or 0-4; 15 of them if not given.")] = None,
     values: Annotated[
         str | None,
@@ -74,7 +75,7 @@ def reproduce(
 
     `gcr reproduce offline-accuracy --dry-run`
 
-    `gcr reproduce offline-accuracy --scenario seq-cifar10 --method der++,gcr --buffer 500 --seeds 0-4`
+    `gcr reproduce offline-accuracy --scenario seq-cifar10 --method der++,gcr --buffer 500 --view class-il --seeds 0-4`
     """
     from gcr import dry_run as listing
     from gcr import reproducing
@@ -86,6 +87,7 @@ def reproduce(
         scenarios=_words("scenario", scenario),
         methods=_words("method", method),
         buffers=tuple(_whole(word) for word in _words("buffer", buffer)),
+        views=_words("view", view),
         seeds=tuple(read_seeds(seeds)) if seeds is not None else (),
         values=values or "",
         epochs_scale=epochs_scale,

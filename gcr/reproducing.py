@@ -105,7 +105,7 @@ def _write_page(asked: Plan) -> None:
     from gcr.experiments.reproduce import make_plan
     from gcr.experiments.run_folder import finished_runs
 
-    request = replace(asked.request, scenarios=(), methods=(), buffers=(), seeds=())
+    request = replace(asked.request, scenarios=(), methods=(), buffers=(), seeds=(), views=())
     plan, mark = make_plan(request, asked.out).with_choices(), request.mark
     names = dict.fromkeys(job.folder.path.parent for job in plan.jobs())
     runs = group_runs(folder for name in names for folder in finished_runs(name))

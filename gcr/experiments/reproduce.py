@@ -43,6 +43,7 @@ class Request:
     methods: tuple[str, ...] = ()
     buffers: tuple[int, ...] = ()
     seeds: tuple[int, ...] = ()  # empty: as many as the paper has
+    views: tuple[str, ...] = ()  # class-il, task-il: each has values, and so runs, of its own
     values: str = ""  # paper: those that its search chose; sweep: our own search; empty: paper where it has any
     epochs_scale: float = 1.0
     precision: str | None = None
@@ -183,6 +184,7 @@ def _asked_for(cell: paper.Cell, request: Request) -> bool:
         (not request.scenarios or cell.scenario in request.scenarios)
         and (not request.methods or cell.method in request.methods)
         and (not request.buffers or cell.buffer in request.buffers)
+        and (not request.views or cell.view in request.views)
     )
 
 
@@ -192,6 +194,7 @@ def _check_filters(table: Table, request: Request) -> None:
         "scenario": (request.scenarios, list(dict.fromkeys(cell.scenario for cell in table.cells))),
         "method": (request.methods, list(dict.fromkeys(cell.method for cell in table.cells))),
         "buffer": (request.buffers, sorted({cell.buffer for cell in table.cells})),
+        "view": (request.views, list(dict.fromkeys(cell.view for cell in table.cells))),
     }
     for name, (asked, known) in has.items():
         if strange := [str(value) for value in asked if value not in known]:

@@ -99,6 +99,17 @@ def test_a_filter_pair_that_matches_nothing(tmp_path):
         make_plan(request, tmp_path)
 
 
+def test_one_view_alone_asks_for_the_runs_of_its_values(tmp_path):
+    cells = {"scenarios": ("seq-cifar10",), "methods": ("gcr",), "buffers": (500,), "seeds": (0,)}
+    both = make_plan(Request("offline-accuracy", **cells), tmp_path).jobs()
+    one = make_plan(Request("offline-accuracy", **cells, views=("class-il",)), tmp_path)
+    assert [job.experiment.method.gamma for job in one.jobs()] == [0.1]
+    assert {cell.view for cell in one.table.cells} == {"class-il"}
+    assert len(both) == 2
+    with pytest.raises(BadInput, match="view must be one of class-il in online-accuracy, got task-il"):
+        make_plan(Request("online-accuracy", views=("task-il",)), tmp_path)
+
+
 def test_a_quick_look_is_marked_everywhere_and_never_beside_the_papers_values(tmp_path):
     request = Request("ocs", methods=("gcr",), seeds=(0, 1), epochs_scale=0.1)
     plan = make_plan(request, tmp_path)
