@@ -138,7 +138,7 @@ def run(
         int,
         typer.Option(
             "--checkpoint-steps",
-            help="A checkpoint every so many steps, besides those at every epoch's end; 0: only those.",
+            help="A checkpoint every so many steps, besides those at epochs' ends; 0: only those.",
             min=0,
         ),
     ] = 0,

@@ -36,7 +36,7 @@ class Execution:
     processes: int = 0  # runs at a time on a CPU; 0: one per core
     threads: int = 1  # of a run on a CPU
     deterministic: bool = False  # kernels that give the same bits every time, on a GPU
-    checkpoint_steps: int = 0  # steps between checkpoints; 0: at every epoch's end
+    checkpoint_steps: int = 0  # steps between checkpoints; 0: only at the ends of epochs
     fresh: bool = False  # begin again rather than continue from a checkpoint
     engine: str = "local"  # or "ray"
     address: str | None = None  # of a Ray cluster, as HOST:PORT; None: one of our own on this machine

@@ -27,6 +27,8 @@ from gcr.training.step import draw_plan
 from gcr.training.stepper import Stepper, pick_mode
 from gcr.training.update import reselect
 
+SAVING_SHARE, SAVING_SECONDS = 0.01, 1.0  # of a run's time, and beyond it, that may go into checkpoints at epochs' ends
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -65,7 +67,7 @@ class How:
     device: str = "cpu"
     mode: str = "auto"
     threads: int = 1  # on a CPU
-    checkpoint_steps: int = 0  # steps between checkpoints; 0: at every epoch's end
+    checkpoint_steps: int = 0  # steps between checkpoints; 0: only at the ends of epochs
 
 
 class Run:
@@ -102,7 +104,8 @@ class Run:
         self.state = RunState.fresh(self.scenario, model, method, self.policy, training, seed, self.device)
         if checkpoints is not None:
             self.remarks += checkpoints.restore(self.state)
-        self.clock = time.perf_counter()
+        self.clock = self.began = time.perf_counter()
+        self.saving = 0.0  # seconds
 
     def advance(self) -> Iterator[None]:
         """Trains to the end. Yields after every step, and while it waits for the device."""
@@ -183,7 +186,8 @@ class Run:
         )
         state.epoch += 1
         state.begin_epoch()
-        self._save()
+        if self.saving <= SAVING_SECONDS + SAVING_SHARE * (time.perf_counter() - self.began):
+            self._save()
 
     def _end_stage(self) -> None:
         state, policy = self.state, self.policy
@@ -245,6 +249,7 @@ class Run:
             self._refuse_no_numbers()
             self._count_seconds()
             self.checkpoints.save(self.state)
+            self.saving += time.perf_counter() - self.clock
 
     def _count_seconds(self) -> None:
         now = time.perf_counter()

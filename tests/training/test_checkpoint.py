@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 import torch
@@ -30,6 +31,26 @@ def test_every_epoch_is_saved_and_two_are_kept(tmp_path):
         "checkpoint-000000003.safetensors",
     ]
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(("seconds", "saved"), [(0.0, 9), (0.6, 2)])
+def test_slow_checkpoints_are_few_and_change_nothing(tmp_path, monkeypatch, seconds, saved):
+    """A run saves at epochs' ends while that took no more than a second and a hundredth of its time."""
+    times = []
+    save = Checkpoints.save
+
+    def slowly(self, state):
+        times.append(state.steps)
+        save(self, state)
+        time.sleep(seconds)
+
+    monkeypatch.setattr(Checkpoints, "save", slowly)
+    run = train_to(new_run(tmp_path), -1)
+    assert len(times) == saved
+    unsaved = new_run(tmp_path / "nowhere")
+    unsaved.checkpoints = None
+    expected = dict(train_to(unsaved, -1).state.tensors())
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in run.state.tensors())
 
 
 def test_every_n_steps_on_request(tmp_path):
