@@ -27,7 +27,7 @@ from gcr.training.step import draw_plan
 from gcr.training.stepper import Stepper, pick_mode
 from gcr.training.update import reselect
 
-SAVING_SHARE, SAVING_SECONDS = 0.01, 1.0  # of a run's time, and beyond it, that may go into checkpoints at epochs' ends
+SAVING_SHARE, SAVING_SECONDS = 0.01, 0.25  # of a run's time, and besides, that checkpoints at epochs' ends may take
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,11 @@ class Run:
             try:
                 if not self.state.untrained:
                     with computing(self.precision, self.device):
-                        self.state.untrained = list(evaluate(self.state.net, self.scenario, Method(), {}))
+                        self.state.untrained = evaluate(self.state.net, self.scenario, Method(), {}).tolist()
                 while self.state.stage < len(stages):
                     while self.state.epoch < stages[self.state.stage].epochs:
                         yield from self._epoch(stepper, draws, feed)
-                    self._end_stage()
-                    yield
+                    yield from self._end_stage()
             finally:
                 if feed:
                     feed.close()
@@ -189,7 +188,7 @@ class Run:
         if self.saving <= SAVING_SECONDS + SAVING_SHARE * (time.perf_counter() - self.began):
             self._save()
 
-    def _end_stage(self) -> None:
+    def _end_stage(self) -> Iterator[None]:
         state, policy = self.state, self.policy
         if policy is not None and policy.selects and not policy.every:
             self._select(self.plan.stages[state.stage].rows if policy.pool == "selector" else None)
@@ -197,10 +196,13 @@ class Run:
             key = (self.seed, state.stage)
             self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
             self._refuse_no_weights(f"at the end of task {state.stage + 1}")
-            class_il, task_il = evaluate(state.net, self.scenario, self.method, state.extras)
+            accuracies = evaluate(state.net, self.scenario, self.method, state.extras)
+        yield from self._device_done()
+        class_il, task_il = accuracies.tolist()
         state.class_il.append(class_il)
         state.task_il.append(task_il)
         state.stage, state.epoch = state.stage + 1, 0
+        yield
 
     def _select_if_due(self, arrived: int) -> None:
         """After every ``policy.every`` examples, if that is asked for."""
