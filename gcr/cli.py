@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +14,7 @@ import gcr
 from gcr import launch
 from gcr.console import check_format, err, out, print_names, print_table, warn_of_unreadable
 from gcr.data_cli import data_app
-from gcr.option_text import read_pack, read_seeds, read_settings
+from gcr.option_text import folder_name, read_pack, read_seeds, read_settings, read_variants
 from gcr.options import (
     AddressOption,
     DeviceOption,
@@ -89,14 +90,16 @@ def demo(
     Example: `gcr demo`
     """
     from gcr.experiments.experiment import compose
-    from gcr.experiments.job import Execution
+    from gcr.experiments.job import Execution, Job
+    from gcr.experiments.run_folder import RunFolder
 
     methods = ("finetune", "er", "der++", "gcr", "joint")
     experiments = [
         compose("seq-digits", method, seed=seed, overrides={"epochs": 8}) for method in methods for seed in range(3)
     ]
+    jobs = [Job(experiment, RunFolder.of(out_folder, experiment)) for experiment in experiments]
     how = Execution(device=device, processes=processes, engine=engine, address=address)
-    return launch.train_and_show(experiments, out_folder, None, how, title="Digits, five methods")
+    return launch.train_and_show(jobs, out_folder, how, title="Digits, five methods")
 
 
 @app.command()
@@ -118,6 +121,10 @@ def run(
     seeds: Annotated[str, typer.Option("--seeds", help="As 0,1,2 or 0-4.")] = "0",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting, as lr=0.03; may be repeated.")
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option("--vary", help="Compare values of a setting, as gamma=0,0.5,1; of several: all combinations."),
     ] = None,
     out_folder: OutOption = Path("runs"),
     name: Annotated[
@@ -160,12 +167,15 @@ def run(
 
     `gcr run seq-digits --method all --setting online --seeds 0-4`
 
+    `gcr run seq-digits --vary selector=grad-approx,class-balanced --vary gamma=0,0.05 --seeds 0-4`
+
     `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8 --precision bf16`
 
     `gcr run seq-cifar10 --method gcr,er --seeds 0-14 --engine ray --address 10.0.0.1:6379 --track mlflow`
     """
     from gcr.experiments.experiment import compose, settings_of
-    from gcr.experiments.job import Execution
+    from gcr.experiments.job import Execution, Job
+    from gcr.experiments.run_folder import RunFolder
     from gcr.methods import METHODS
 
     overrides = read_settings(settings or [])
@@ -175,16 +185,24 @@ def run(
             if key in overrides:
                 raise BadInput(f"{key} is given twice, as --{key} and as --set {key}=…; give it once")
             overrides[key] = value
-    numbers = read_seeds(seeds)
     methods = [known.name for known in METHODS] if method == "all" else method.split(",")
     many = len(methods) > 1
-    if many and (selector or name):
-        raise BadInput(f"--{'selector' if selector else 'name'} is for one method at a time, got --method {method}")
-    experiments = [
-        compose(scenario, each, seed=seed, selector=selector, overrides=settings_of(each, overrides, several=many))
-        for each in methods
-        for seed in numbers
-    ]
+    if many and (selector or name or vary):
+        option = "selector" if selector else "name" if name else "vary"
+        raise BadInput(f"--{option} is for one method at a time, got --method {method}")
+    variants = read_variants(vary or [])
+    if twice := variants[0].keys() & (overrides.keys() | ({"selector"} if selector else set())):
+        raise BadInput(f"{min(twice)} is varied and given once more; give it once")
+    jobs = []
+    for each, variant, seed in itertools.product(methods, variants, read_seeds(seeds)):
+        values = settings_of(each, overrides, several=many) | {k: v for k, v in variant.items() if k != "selector"}
+        chosen = variant.get("selector", selector)
+        experiment = compose(scenario, each, seed=seed, selector=chosen, overrides=values)
+        jobs.append(
+            Job(experiment, RunFolder.of(out_folder, experiment, folder_name(experiment.run_name, name, variant)))
+        )
+    if len({job.experiment for job in jobs}) < len(jobs):
+        raise BadInput("--vary has a value twice; give each once")
     how = Execution(
         device,
         mode,
@@ -199,7 +217,7 @@ def run(
         gpus,
         track,
     )
-    return launch.train_and_show(experiments, out_folder, name, how)
+    return launch.train_and_show(jobs, out_folder, how)
 
 
 @app.command("methods")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,30 +14,19 @@ from gcr.settings import BadInput
 
 if TYPE_CHECKING:
     from gcr.experiments.experiment import Experiment
-    from gcr.experiments.job import Execution
+    from gcr.experiments.job import Execution, Job
 
 words: list[str] = []  # of the command that runs, to be able to repeat it
 
 
-def train_and_show(
-    experiments: list[Experiment],
-    folder: Path,
-    name: str | None,
-    how: Execution,
-    title: str | None = None,
-) -> int:
-    """Train what is not there yet and print all. Returns the exit code."""
+def train_and_show(jobs: list[Job], folder: Path, how: Execution, title: str | None = None) -> int:
+    """Train what is not there yet and print all; with a ``title``, write a report into ``folder``. The exit code."""
     from gcr.experiments.engine import Ending, run_all
     from gcr.experiments.groups import group_runs
-    from gcr.experiments.job import Job
     from gcr.experiments.report import needs_of_report, write_report
-    from gcr.experiments.run_folder import RunFolder
     from gcr.experiments.tables import sheets
     from gcr.progress import RunProgress
 
-    if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", name):
-        raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
-    jobs = [Job(experiment, RunFolder.of(folder, experiment, name)) for experiment in experiments]
     waiting = [job for job in jobs if not job.folder.finished]
     check_ready([job.experiment for job in waiting], how, needs_of_report() if title else set())
     for job in jobs:

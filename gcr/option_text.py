@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -18,6 +19,37 @@ def read_settings(items: list[str]) -> dict[str, Any]:
             raise BadInput(f"{key} is set twice; give it once")
         values[key] = value
     return values
+
+
+def read_variants(items: list[str]) -> list[dict[str, Any]]:
+    """Every combination of the values that are given; one empty one for nothing.
+
+    >>> read_variants(["gamma=0,1", "contrast=logits"])
+    [{'gamma': '0', 'contrast': 'logits'}, {'gamma': '1', 'contrast': 'logits'}]
+    """
+    choices: dict[str, list[str]] = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        values = text.split(",")
+        if not equals or not key or not all(values):
+            raise BadInput(f'--vary must be given as name=value,value, got "{item}"')
+        if key in choices:
+            raise BadInput(f"{key} is varied twice; give all its values at once")
+        choices[key] = values
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+
+
+def folder_name(usual: str, name: str | None, variant: dict[str, Any]) -> str:
+    """``name`` or else the experiment's ``usual`` one, with what ``variant`` changes and it does not say already.
+
+    >>> folder_name("seq-digits-gcr-k50", None, {"buffer": "50", "gamma": "0"})
+    'seq-digits-gcr-k50-gamma0'
+    """
+    told = {key: value for key, value in variant.items() if name or key not in ("buffer", "selector")}
+    whole = "-".join([name or usual, *(f"{key}{value}" for key, value in told.items())])
+    if (name or told) and not re.fullmatch(r"[\w+-][\w.+-]*", whole):
+        raise BadInput(f'name must be letters, digits and any of ._+-, got "{whole}"')
+    return whole
 
 
 def read_pack(text: str) -> int:

@@ -191,11 +191,35 @@ def test_version():
         (["--seeds", "99999999999"], ["seed must be a whole number from 0 to 2^32 - 1"]),
         (["--name", "../elsewhere"], ["name must be letters"]),
         (["--device", "meta"], ["device must be auto, cpu or cuda"]),
+        (["--vary", "gamma"], ["--vary must be given as name=value,value"]),
+        (["--vary", "gamma=0,"], ["--vary must be given as name=value,value"]),
+        (["--vary", "gamma=1,1.0"], ["--vary has a value twice"]),
+        (["--vary", "gamma=0", "--vary", "gamma=1"], ["gamma is varied twice"]),
+        (["--vary", "gamma=0,1", "--set", "gamma=1"], ["gamma is varied and given once more"]),
+        (["--vary", "selector=uniform", "--selector", "uniform"], ["selector is varied and given once more"]),
+        (["--vary", "gamma=0,1", "--method", "er,gcr"], ["--vary is for one method at a time"]),
     ],
 )
 def test_bad_input_to_run(arguments, parts, tmp_path):
     refused(here("run", "seq-digits", *arguments, "--out", tmp_path / "runs"), *parts)
     assert not (tmp_path / "runs").exists()
+
+
+def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
+    command = ["run", "seq-digits", "--method", "er", "--epochs", "1", "--model", "mlp", "--out", tmp_path]
+    done = here(*command, "--vary", "selector=reservoir,uniform", "--vary", "lr=0.01,0.1", "--vary", "buffer=20")
+    assert done.returncode == 0
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == [
+        "seq-digits-er-k20-lr0.01",
+        "seq-digits-er-k20-lr0.1",
+        "seq-digits-er-uniform-k20-lr0.01",
+        "seq-digits-er-uniform-k20-lr0.1",
+    ]
+    for row in ("er (lr=0.01)", "er (lr=0.1)", "er + uniform (lr=0.01)", "er + uniform (lr=0.1)"):
+        assert row in done.stdout
+    named = here(*command, "--vary", "buffer=20,30", "--name", "mine")
+    assert named.returncode == 0
+    assert {"mine-buffer20", "mine-buffer30"} < {folder.name for folder in tmp_path.iterdir()}
 
 
 def test_unknown_scenario(tmp_path):
