@@ -26,7 +26,7 @@ from gcr.training.pack import run_pack
 STEPS = 20
 
 
-def kernel_times(steps: Iterator[None], device: torch.device) -> list[dict[str, Any]]:
+def kernel_times(steps: Iterator[bool], device: torch.device) -> list[dict[str, Any]]:
     """Microseconds and launches a step, by kernel, largest first."""
     run_pack([islice(steps, WARM)], 1, device)
     torch.cuda.synchronize()

@@ -54,7 +54,7 @@ def new_run(experiment: Experiment, scenario: Scenario, model: str, device: torc
     return run
 
 
-def time_together(runs: list[Iterator[None]], steps: int, repeats: int, device: torch.device) -> list[float]:
+def time_together(runs: list[Iterator[bool]], steps: int, repeats: int, device: torch.device) -> list[float]:
     """Milliseconds per step of one run, with all ``runs`` side by side; one value per repeat."""
 
     def together(number: int) -> float:
@@ -72,7 +72,7 @@ def time_together(runs: list[Iterator[None]], steps: int, repeats: int, device: 
     return [together(steps) for _ in range(repeats)]
 
 
-def network_alone(run: Run, scenario: Scenario) -> Iterator[None]:
+def network_alone(run: Run, scenario: Scenario) -> Iterator[bool]:
     """Only ``method.loss`` and its gradients, captured, on minibatches that stay the same."""
     method, state, device = run.method, run.state, run.device
     size = run.training.batch
@@ -93,7 +93,7 @@ def network_alone(run: Run, scenario: Scenario) -> Iterator[None]:
     graph = capture(step)
     while True:
         graph.replay()
-        yield
+        yield True
 
 
 def gigaflops_a_step(run: Run) -> float:

@@ -67,8 +67,8 @@ Listener = Callable[[Event], None]
 
 def job_steps(
     number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False
-) -> Iterator[None]:
-    """Train the job to its end, yielding after every step. Whatever goes wrong is told, not raised."""
+) -> Iterator[bool]:
+    """Train the job to its end, yielding as ``Run.advance`` does. Whatever goes wrong is told, not raised."""
     try:
         result = yield from _train(number, job, how, listen, stop)
         listen(Event(number, accuracy=result["class_il"]["accuracy"]))
@@ -99,7 +99,7 @@ def run_job(number: int, job: Job, how: Execution, listen: Listener, stop: Calla
 
 def _train(
     number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool]
-) -> Generator[None, None, dict[str, Any]]:
+) -> Generator[bool, None, dict[str, Any]]:
     experiment, folder = job.experiment, job.folder
     with folder.locked():
         if folder.finished:  # by another command, since this one looked

@@ -43,11 +43,11 @@ class Request:
     methods: tuple[str, ...] = ()
     buffers: tuple[int, ...] = ()
     seeds: tuple[int, ...] = ()  # empty: as many as the paper has
-    views: tuple[str, ...] = ()  # class-il, task-il: each has values, and so runs, of its own
     values: str = ""  # paper: those that its search chose; sweep: our own search; empty: paper where it has any
     epochs_scale: float = 1.0
     precision: str | None = None
     trial_seeds: tuple[int, ...] = (0,)
+    views: tuple[str, ...] = ()  # class-il, task-il: each has values, and so runs, of its own
 
     def __post_init__(self) -> None:
         if not 0 < self.epochs_scale <= 1:

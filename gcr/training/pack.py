@@ -21,7 +21,7 @@ WARM_STEPS, WINDOW_SECONDS, GAIN = 40, 2.0, 1.08  # doubling the pack must raise
 
 @dataclass
 class Member:
-    steps: Iterator[None]
+    steps: Iterator[bool]
     stream: torch.cuda.Stream
     launched: deque[torch.cuda.Event] = field(default_factory=deque)
     done: int = 0
@@ -33,21 +33,25 @@ class Member:
             self.done += 1
         return len(self.launched) >= AHEAD
 
-    def advance(self) -> bool:
-        """Launch its next step; False at the end."""
+    def fill(self) -> bool:
+        """Launch steps until it is busy or waits for the device itself; False at its end.
+
+        As many as may be, since what comes next, here or in another run, may keep the host for long.
+        """
         torch.cuda.set_stream(self.stream)
-        try:
-            next(self.steps)
-        except StopIteration:
-            return False
-        event = torch.cuda.Event()
-        event.record()
-        self.launched.append(event)
+        while not self.busy():
+            launched = next(self.steps, None)
+            if not launched:
+                return launched is not None
+            event = torch.cuda.Event()
+            event.record()
+            self.launched.append(event)
         return True
 
 
-def run_pack(jobs: Iterable[Iterator[None]], size: int, device: torch.device) -> None:
-    """Run every job to its end, ``size`` at a time (``AUTO``: as many as pay). A job yields after every step.
+def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device) -> None:
+    """Run every job to its end, ``size`` at a time (``AUTO``: as many as pay). A job yields True after every step that
+    it launched, False while it waits for the device.
 
     A job must deal with its own errors; one that ends makes room for the next.
     """
@@ -70,7 +74,7 @@ def run_pack(jobs: Iterable[Iterator[None]], size: int, device: torch.device) ->
                 return
             ready = [member for member in members if not member.busy()]
             for member in ready:
-                if not member.advance():
+                if not member.fill():
                     members.remove(member)
                     ended += member.done
             if growth:

@@ -107,8 +107,8 @@ class Run:
         self.clock = self.began = time.perf_counter()
         self.saving = 0.0  # seconds
 
-    def advance(self) -> Iterator[None]:
-        """Trains to the end. Yields after every step, and while it waits for the device."""
+    def advance(self) -> Iterator[bool]:
+        """Trains to the end. Yields True after every step, and False while it waits for the device."""
         stages = self.plan.stages
         with _cpu_threads(self.how.threads):
             most_steps = max(self.plan.steps(number, self.training) for number in range(len(stages)))
@@ -150,7 +150,7 @@ class Run:
             steps=state.steps,
         )
 
-    def _epoch(self, stepper: Stepper, draws: EpochDraws, feed: Feed | None) -> Iterator[None]:
+    def _epoch(self, stepper: Stepper, draws: EpochDraws, feed: Feed | None) -> Iterator[bool]:
         """One pass over the examples of a stage, from wherever in it the state stands."""
         state, stage, training = self.state, self.plan.stages[self.state.stage], self.training
         n_steps, repeats = self.plan.steps(state.stage, training), training.repeats
@@ -174,7 +174,7 @@ class Run:
             every = self.how.checkpoint_steps
             if every and state.steps % every == 0 and state.epoch_steps < n_steps:
                 self._save()
-            yield
+            yield True
         yield from self._device_done()
         self._refuse_no_numbers()
         trained_on = len(stage.rows) * repeats
@@ -188,7 +188,7 @@ class Run:
         if self.saving <= SAVING_SECONDS + SAVING_SHARE * (time.perf_counter() - self.began):
             self._save()
 
-    def _end_stage(self) -> Iterator[None]:
+    def _end_stage(self) -> Iterator[bool]:
         state, policy = self.state, self.policy
         if policy is not None and policy.selects and not policy.every:
             self._select(self.plan.stages[state.stage].rows if policy.pool == "selector" else None)
@@ -202,7 +202,6 @@ class Run:
         state.class_il.append(class_il)
         state.task_il.append(task_il)
         state.stage, state.epoch = state.stage + 1, 0
-        yield
 
     def _select_if_due(self, arrived: int) -> None:
         """After every ``policy.every`` examples, if that is asked for."""
@@ -222,13 +221,13 @@ class Run:
             told = reselect(state.memory, policy, self.method, state.net, self.scenario, key, arrived)
         state.selections.append({"stage": state.stage} | told)
 
-    def _device_done(self) -> Iterator[None]:
+    def _device_done(self) -> Iterator[bool]:
         """Let other runs go on until the device has done what this one asked for."""
         if self.device.type == "cuda":
             done = torch.cuda.Event()
             done.record()
             while not done.query():
-                yield
+                yield False
 
     def _refuse_no_numbers(self) -> None:
         state = self.state

@@ -1,6 +1,77 @@
-"""How a pack grows; what runs in it is tested on a GPU (test_modes_on_gpu.py)."""
+"""How a pack grows and takes turns; what runs in it is tested on a GPU (test_modes_on_gpu.py)."""
 
-from gcr.training.pack import WINDOW_SECONDS, Growth
+import pytest
+import torch
+
+from gcr.training.pack import AHEAD, WINDOW_SECONDS, Growth, run_pack
+
+
+class Device:
+    """Stands in for streams and events: what was launched is done after some looks."""
+
+    class Stream:
+        def __init__(self, device=None):
+            pass
+
+        def wait_stream(self, other):
+            pass
+
+    class Event:
+        looks = 0
+
+        def record(self):
+            pass
+
+        def query(self):
+            self.looks += 1
+            return self.looks > 2 * AHEAD
+
+
+@pytest.fixture
+def device(monkeypatch):
+    for name in ("Stream", "Event"):
+        monkeypatch.setattr(torch.cuda, name, getattr(Device, name))
+    monkeypatch.setattr(torch.cuda, "current_stream", Device.Stream)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
+    return torch.device("cuda")
+
+
+def test_all_jobs_run_to_their_end_a_few_at_a_time(device):
+    going, most = set(), []
+
+    def job(number):
+        going.add(number)
+        for step in range(100):
+            most.append(len(going))
+            yield step % 10 < 9  # every tenth time it waits
+        going.remove(number)
+        ended.append(number)
+
+    ended = []
+    run_pack(map(job, range(7)), 3, device)
+    assert sorted(ended) == list(range(7))
+    assert max(most) == 3
+
+
+def test_the_device_has_work_before_a_run_keeps_the_host(device):
+    """What one run does between its steps may take long; meanwhile the steps of the others are there to be done."""
+    launched, at_boundary = [0, 0], []
+
+    def steps():
+        for _ in range(200):
+            launched[0] += 1
+            yield True
+
+    def stages():
+        for _ in range(3):
+            at_boundary.append(launched[0])
+            launched[1] += 1
+            yield True
+            yield False
+
+    run_pack([steps(), stages()], 2, device)
+    assert at_boundary[0] == AHEAD
+    assert launched == [200, 3]
 
 
 def grow(rates, has_room=lambda: True, members=64):
