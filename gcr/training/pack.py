@@ -33,20 +33,25 @@ class Member:
             self.done += 1
         return len(self.launched) >= AHEAD
 
-    def fill(self) -> bool:
-        """Launch steps until it is busy or waits for the device itself; False at its end.
+    def fill(self) -> tuple[int, bool]:
+        """Launch steps until it is busy or waits for the device itself: how many, and whether there is more to come.
 
         As many as may be, since what comes next, here or in another run, may keep the host for long.
         """
         torch.cuda.set_stream(self.stream)
-        while not self.busy():
-            launched = next(self.steps, None)
-            if not launched:
-                return launched is not None
+        for number in range(AHEAD):  # and no more: others must not wait where steps are done as soon as launched
+            if self.busy():
+                return number, True
+            try:
+                stepped = next(self.steps)
+            except StopIteration:
+                return number, False
+            if not stepped:
+                return number, True
             event = torch.cuda.Event()
             event.record()
             self.launched.append(event)
-        return True
+        return AHEAD, True
 
 
 def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device) -> None:
@@ -72,15 +77,17 @@ def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device) ->
                     members.append(Member(job, stream))
             if not members:
                 return
-            ready = [member for member in members if not member.busy()]
-            for member in ready:
-                if not member.fill():
+            launched = 0
+            for member in list(members):
+                number, more_to_come = member.fill()
+                launched += number
+                if not more_to_come:
                     members.remove(member)
                     ended += member.done
             if growth:
                 warm = bool(members) and all(member.done >= WARM_STEPS for member in members)
                 growth.look(time.perf_counter(), len(members), warm, ended + sum(member.done for member in members))
-            if not ready:
+            if not launched:
                 time.sleep(0.0002)
     finally:
         torch.cuda.set_stream(outside)

@@ -105,7 +105,7 @@ class Run:
         if checkpoints is not None:
             self.remarks += checkpoints.restore(self.state)
         self.clock = self.began = time.perf_counter()
-        self.saving = 0.0  # seconds
+        self.saving = 0.0  # seconds, at epochs' ends that were not asked for
 
     def advance(self) -> Iterator[bool]:
         """Trains to the end. Yields True after every step, and False while it waits for the device."""
@@ -129,7 +129,9 @@ class Run:
             try:
                 if not self.state.untrained:
                     with computing(self.precision, self.device):
-                        self.state.untrained = evaluate(self.state.net, self.scenario, Method(), {}).tolist()
+                        untrained = evaluate(self.state.net, self.scenario, Method(), {})
+                    yield from self._device_done()
+                    self.state.untrained = untrained.tolist()
                 while self.state.stage < len(stages):
                     while self.state.epoch < stages[self.state.stage].epochs:
                         yield from self._epoch(stepper, draws, feed)
@@ -154,6 +156,7 @@ class Run:
         """One pass over the examples of a stage, from wherever in it the state stands."""
         state, stage, training = self.state, self.plan.stages[self.state.stage], self.training
         n_steps, repeats = self.plan.steps(state.stage, training), training.repeats
+        due = False  # a checkpoint, by the number of steps
         began = time.perf_counter()
         key = (self.seed, state.stage, state.epoch)
         draws.fill(key, stage.rows, n_steps // repeats, stage.shuffled, repeats)
@@ -171,8 +174,8 @@ class Run:
             if self.stop():
                 self._save()
                 raise Stopped
-            every = self.how.checkpoint_steps
-            if every and state.steps % every == 0 and state.epoch_steps < n_steps:
+            due = self.how.checkpoint_steps > 0 and state.steps % self.how.checkpoint_steps == 0
+            if due and state.epoch_steps < n_steps:
                 self._save()
             yield True
         yield from self._device_done()
@@ -185,8 +188,12 @@ class Run:
         )
         state.epoch += 1
         state.begin_epoch()
-        if self.saving <= SAVING_SECONDS + SAVING_SHARE * (time.perf_counter() - self.began):
+        ended = time.perf_counter()
+        if due:
             self._save()
+        elif self.saving <= SAVING_SECONDS + SAVING_SHARE * (ended - self.began):
+            self._save()
+            self.saving += time.perf_counter() - ended
 
     def _end_stage(self) -> Iterator[bool]:
         state, policy = self.state, self.policy
@@ -250,7 +257,6 @@ class Run:
             self._refuse_no_numbers()
             self._count_seconds()
             self.checkpoints.save(self.state)
-            self.saving += time.perf_counter() - self.clock
 
     def _count_seconds(self) -> None:
         now = time.perf_counter()

@@ -33,24 +33,30 @@ def test_every_epoch_is_saved_and_two_are_kept(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize(("seconds", "saved"), [(0.0, 9), (0.2, 2)])
-def test_slow_checkpoints_are_few_and_change_nothing(tmp_path, monkeypatch, seconds, saved):
-    """A run saves at epochs' ends while that took no more than a quarter of a second and a hundredth of its time."""
-    times = []
-    save = Checkpoints.save
+def saves_of(run, monkeypatch, seconds):
+    """The steps at which it saves, where that takes so long (and does nothing else)."""
+    saved = []
 
-    def slowly(self, state):
-        times.append(state.steps)
-        save(self, state)
+    def save(self, state):
+        saved.append(state.steps)
         time.sleep(seconds)
 
-    monkeypatch.setattr(Checkpoints, "save", slowly)
-    run = train_to(new_run(tmp_path), -1)
-    assert len(times) == saved
-    unsaved = new_run(tmp_path / "nowhere")
-    unsaved.checkpoints = None
-    expected = dict(train_to(unsaved, -1).state.tensors())
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in run.state.tensors())
+    monkeypatch.setattr(Checkpoints, "save", save)
+    train_to(run, -1)  # an epoch is 3 steps, a task 3 epochs, a run 3 tasks
+    return saved
+
+
+def test_slow_checkpoints_at_epochs_ends_are_few(tmp_path, monkeypatch):
+    """A run saves there while that took no more than a quarter of a second and a hundredth of its time."""
+    assert saves_of(new_run(tmp_path), monkeypatch, 0.0) == list(range(3, 28, 3))
+    assert saves_of(new_run(tmp_path), monkeypatch, 0.3) == [3]
+
+
+def test_checkpoints_that_were_asked_for_are_made_however_slow(tmp_path, monkeypatch):
+    assert saves_of(new_run(tmp_path, how=How(checkpoint_steps=2)), monkeypatch, 0.3) == [
+        *(2, 3, 4, 6),  # 3: the one at an epoch's end that was not asked for
+        *range(8, 28, 2),
+    ]
 
 
 def test_every_n_steps_on_request(tmp_path):

@@ -1,5 +1,7 @@
 """How a pack grows and takes turns; what runs in it is tested on a GPU (test_modes_on_gpu.py)."""
 
+import time
+
 import pytest
 import torch
 
@@ -72,6 +74,32 @@ def test_the_device_has_work_before_a_run_keeps_the_host(device):
     run_pack([steps(), stages()], 2, device)
     assert at_boundary[0] == AHEAD
     assert launched == [200, 3]
+
+
+def test_nobody_waits_for_a_run_whose_steps_are_done_at_once(device, monkeypatch):
+    monkeypatch.setattr(Device.Event, "query", lambda self: True)
+    order = []
+
+    def job(number):
+        for _ in range(3 * AHEAD):
+            order.append(number)
+            yield True
+
+    run_pack([job(0), job(1)], 2, device)
+    assert order.index(1) == AHEAD
+    assert len(order) == 6 * AHEAD
+
+
+def test_the_host_rests_while_all_wait(device, monkeypatch):
+    rests = []
+    monkeypatch.setattr(time, "sleep", rests.append)
+
+    def job():
+        for _ in range(50):
+            yield False
+
+    run_pack([job(), job()], 2, device)
+    assert len(rests) == 51
 
 
 def grow(rates, has_room=lambda: True, members=64):
