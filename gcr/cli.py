@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -14,13 +15,14 @@ import gcr
 from gcr import launch
 from gcr.console import check_format, err, out, print_names, print_table, warn_of_unreadable
 from gcr.data_cli import data_app
-from gcr.option_text import folder_name, read_pack, read_seeds, read_settings, read_variants
+from gcr.option_text import read_pack, read_seeds, read_settings, read_variants
 from gcr.options import (
     AddressOption,
     DeviceOption,
     EngineOption,
     FormatOption,
     GpusOption,
+    MetricsOption,
     OutOption,
     PackOption,
     PrecisionOption,
@@ -29,7 +31,7 @@ from gcr.options import (
     TrackOption,
 )
 from gcr.reproduce_cli import reproduce, sweep
-from gcr.settings import BadInput
+from gcr.settings import BadInput, unknown
 
 app = typer.Typer(
     name="gcr",
@@ -176,6 +178,7 @@ def run(
     from gcr.experiments.experiment import compose, settings_of
     from gcr.experiments.job import Execution, Job
     from gcr.experiments.run_folder import RunFolder
+    from gcr.experiments.sweep import variant_name
     from gcr.methods import METHODS
 
     overrides = read_settings(settings or [])
@@ -190,6 +193,8 @@ def run(
     if many and (selector or name or vary):
         option = "selector" if selector else "name" if name else "vary"
         raise BadInput(f"--{option} is for one method at a time, got --method {method}")
+    if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", name):
+        raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
     variants = read_variants(vary or [])
     if twice := variants[0].keys() & (overrides.keys() | ({"selector"} if selector else set())):
         raise BadInput(f"{min(twice)} is varied and given once more; give it once")
@@ -198,11 +203,9 @@ def run(
         values = settings_of(each, overrides, several=many) | {k: v for k, v in variant.items() if k != "selector"}
         chosen = variant.get("selector", selector)
         experiment = compose(scenario, each, seed=seed, selector=chosen, overrides=values)
-        jobs.append(
-            Job(experiment, RunFolder.of(out_folder, experiment, folder_name(experiment.run_name, name, variant)))
-        )
+        jobs.append(Job(experiment, RunFolder.of(out_folder, experiment, variant_name(experiment, variant, name))))
     if len({job.experiment for job in jobs}) < len(jobs):
-        raise BadInput("--vary has a value twice; give each once")
+        raise BadInput(f"{'--vary has a value' if vary else '--method has a method'} twice; give each once")
     how = Execution(
         device,
         mode,
@@ -262,13 +265,7 @@ def list_settings(
 @app.command()
 def table(
     folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
-    metrics: Annotated[
-        str,
-        typer.Option(
-            "--metrics",
-            help="Any of accuracy, forgetting, anytime, learning, backward_transfer, forward_transfer.",
-        ),
-    ] = "accuracy,forgetting",
+    metrics: MetricsOption = "accuracy,forgetting",
     form: FormatOption = "terminal",
     paper: Annotated[
         str | None, typer.Option("--paper", help="A table of the paper to set the runs beside, as offline-accuracy.")
@@ -283,14 +280,10 @@ def table(
     `gcr table runs --paper offline-accuracy --format markdown`
     """
     from gcr.experiments import beside, tables
-    from gcr.experiments.groups import METRICS, read_runs
+    from gcr.experiments.groups import read_runs
     from gcr.experiments.paper import table as paper_table
-    from gcr.settings import unknown
 
-    names = metrics.split(",")
-    for name in names:
-        if name not in METRICS:
-            raise unknown("metric", name, METRICS)
+    names = _metrics(metrics)
     check_format(form)
     if paper is not None:
         paper_table(paper)
@@ -304,6 +297,37 @@ def table(
         found = beside.beside(runs.groups, paper)
         sheets, records, notes = beside.sheets(found), beside.records(found), [*runs.notes, *found.notes]
     print_table(form, sheets, records, notes)
+
+
+def _metrics(text: str) -> list[str]:
+    from gcr.experiments.groups import METRICS
+
+    names = text.split(",")
+    for name in names:
+        if name not in METRICS:
+            raise unknown("metric", name, METRICS)
+    return names
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="Folder of one experiment, with its seeds.")],
+    second: Annotated[Path, typer.Argument(help="Folder of the other.")],
+    metrics: MetricsOption = "accuracy,forgetting,anytime,learning",
+    form: FormatOption = "terminal",
+) -> None:
+    """Two experiments on equal seeds: means, the difference, and a paired test.
+
+    Example: `gcr compare runs/seq-digits-gcr-k100 runs/seq-digits-er-k100`
+    """
+    from gcr.experiments import comparison
+
+    names = _metrics(metrics)
+    check_format(form)
+    groups = comparison.one_group(first), comparison.one_group(second)
+    found = comparison.lines(*groups, names)
+    notes = comparison.notes(*groups, found)
+    print_table(form, [comparison.sheet(*groups, found)], comparison.records(found), notes)
 
 
 @app.command()

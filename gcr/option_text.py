@@ -30,26 +30,15 @@ def read_variants(items: list[str]) -> list[dict[str, Any]]:
     choices: dict[str, list[str]] = {}
     for item in items:
         key, equals, text = item.partition("=")
-        values = text.split(",")
+        values = [value.strip() for value in text.split(",")]
         if not equals or not key or not all(values):
             raise BadInput(f'--vary must be given as name=value,value, got "{item}"')
+        if key == "method":
+            raise BadInput("methods are compared as --method er,gcr, without --vary")
         if key in choices:
             raise BadInput(f"{key} is varied twice; give all its values at once")
         choices[key] = values
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
-
-
-def folder_name(usual: str, name: str | None, variant: dict[str, Any]) -> str:
-    """``name`` or else the experiment's ``usual`` one, with what ``variant`` changes and it does not say already.
-
-    >>> folder_name("seq-digits-gcr-k50", None, {"buffer": "50", "gamma": "0"})
-    'seq-digits-gcr-k50-gamma0'
-    """
-    told = {key: value for key, value in variant.items() if name or key not in ("buffer", "selector")}
-    whole = "-".join([name or usual, *(f"{key}{value}" for key, value in told.items())])
-    if (name or told) and not re.fullmatch(r"[\w+-][\w.+-]*", whole):
-        raise BadInput(f'name must be letters, digits and any of ._+-, got "{whole}"')
-    return whole
 
 
 def read_pack(text: str) -> int:

@@ -29,3 +29,9 @@ TrackOption = Annotated[
     str, typer.Option("--track", help="Report to tensorboard, mlflow or both, as tensorboard,mlflow.")
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="terminal, markdown, csv or latex.")]
+MetricsOption = Annotated[
+    str,
+    typer.Option(
+        "--metrics", help="Any of accuracy, forgetting, anytime, learning, backward_transfer, forward_transfer."
+    ),
+]

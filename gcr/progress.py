@@ -43,8 +43,8 @@ class RunProgress:
         self.bar.stop()
 
     def listen(self, event: Event) -> None:
-        experiment = self.jobs[event.job].experiment
-        who = f"{experiment.label} seed {experiment.seed}"
+        who, experiment = _who(self.jobs[event.job]), self.jobs[event.job].experiment
+        briefly = f"{experiment.label} seed {experiment.seed}"
         if event.epoch is not None:
             self.done[event.job], self.totals[event.job] = event.epoch.steps, event.epoch.total_steps
         self.ended += event.ends_job
@@ -55,13 +55,13 @@ class RunProgress:
                 f"failed: {who}: {event.error}", style="red", markup=False, highlight=False, soft_wrap=True
             )
         elif event.accuracy is not None and self.console.is_terminal:
-            self.console.print(f"{who}: class-IL {event.accuracy:.2f}", highlight=False)
+            self.console.print(f"{briefly}: class-IL {event.accuracy:.2f}", highlight=False)
         known = sum(self.totals.values())
         total = known * len(self.jobs) / max(len(self.totals), 1)  # runs not started yet count as the average
         speed = self.bar.tasks[0].speed
         self.bar.update(
             self.task,
-            description=f"{self.ended}/{len(self.jobs)} runs, {who}",
+            description=f"{self.ended}/{len(self.jobs)} runs, {briefly}",
             completed=sum(self.done),
             total=round(total),
             rate=f"{speed:.0f}/s" if speed else "…",
@@ -177,5 +177,5 @@ class TableProgress:
 
 
 def _who(job: Job) -> str:
-    """By its folder, which says the values too: a table has many runs of a method."""
+    """By its folder, which says the values too: there may be many runs of a method."""
     return f"{job.folder.path.parent.name} seed {job.experiment.seed}"

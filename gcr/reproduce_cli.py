@@ -87,7 +87,7 @@ def reproduce(
         scenarios=_words("scenario", scenario),
         methods=_words("method", method),
         buffers=tuple(_whole(word) for word in _words("buffer", buffer)),
-        views=_words("view", view),
+        views=tuple(word.lower() for word in _words("view", view)),
         seeds=tuple(read_seeds(seeds)) if seeds is not None else (),
         values=values or "",
         epochs_scale=epochs_scale,

@@ -127,7 +127,7 @@ def test_a_failed_run_is_exit_code_1(tmp_path):
     """A network that overflows: the run fails when its result is no number."""
     done = gcr("run", "seq-digits", "--method", "er", *QUICK, "--set", "lr=1e30", "--out", tmp_path)
     assert done.returncode == 1
-    assert "failed: er seed 0" in done.stderr
+    assert "failed: seq-digits-er-k100 seed 0" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "seq-digits-er-k100/seed-0/result.json").exists()
 
@@ -198,6 +198,9 @@ def test_version():
         (["--vary", "gamma=0,1", "--set", "gamma=1"], ["gamma is varied and given once more"]),
         (["--vary", "selector=uniform", "--selector", "uniform"], ["selector is varied and given once more"]),
         (["--vary", "gamma=0,1", "--method", "er,gcr"], ["--vary is for one method at a time"]),
+        (["--vary", "method=er,gcr"], ["--method er,gcr"]),
+        (["--method", "er,er"], ["--method has a method twice"]),
+        (["--vary", "selector=grad-approx,uniform", "--set", "ridge=1"], ['unknown setting of gcr + uniform "ridge"']),
     ],
 )
 def test_bad_input_to_run(arguments, parts, tmp_path):
@@ -207,7 +210,7 @@ def test_bad_input_to_run(arguments, parts, tmp_path):
 
 def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
     command = ["run", "seq-digits", "--method", "er", "--epochs", "1", "--model", "mlp", "--out", tmp_path]
-    done = here(*command, "--vary", "selector=reservoir,uniform", "--vary", "lr=0.01,0.1", "--vary", "buffer=20")
+    done = here(*command, "--vary", "selector=reservoir,uniform", "--vary", "lr=0.010, 0.1", "--vary", "buffer=20")
     assert done.returncode == 0
     assert sorted(folder.name for folder in tmp_path.iterdir()) == [
         "seq-digits-er-k20-lr0.01",
@@ -220,6 +223,18 @@ def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
     named = here(*command, "--vary", "buffer=20,30", "--name", "mine")
     assert named.returncode == 0
     assert {"mine-buffer20", "mine-buffer30"} < {folder.name for folder in tmp_path.iterdir()}
+
+
+def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
+    command = ["run", "seq-digits", "--method", "er", "--epochs", "1", "--model", "mlp", "--seeds", "0,1"]
+    assert here(*command, "--vary", "lr=0.01,0.1", "--out", tmp_path).returncode == 0
+    folders = [tmp_path / f"seq-digits-er-k100-lr{lr}" for lr in (0.1, 0.01)]
+    done = here("compare", *folders, "--metrics", "accuracy", "--format", "csv")
+    assert done.stdout.startswith("view,metric,first,second,difference,sem,n,p,effect\nclass-il,accuracy,")
+    assert "they differ in training.lr (0.1, 0.01)" in here("compare", *folders).stdout
+    refused(here("compare", *folders, "--metrics", "speed"), 'unknown metric "speed"')
+    refused(here("compare", folders[0], tmp_path), "holds 2 experiments")
+    refused(here("compare", folders[0], tmp_path / "nowhere"), "is not a folder")
 
 
 def test_unknown_scenario(tmp_path):

@@ -158,7 +158,7 @@ def compose(
     homes = {name: part for part in parts for name in setting_names(part)}
     for key in given:
         if key not in homes:
-            raise unknown(f"setting of {method}", key, ["model", *homes])
+            raise unknown(f"setting of {method}{f' + {selector}' if selector else ''}", key, ["model", *homes])
         if key in unused_by(method_class):
             raise BadInput(f"{method} has no use for {key}; leave it out")
     values = {part: {key: value for key, value in given.items() if homes[key] is part} for part in parts}

@@ -145,14 +145,26 @@ def _ranked(judged: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]], view:
     return sorted(points, key=lambda p: -p["mean"] if p["mean"] is not None else float("inf"))  # sorting is stable
 
 
-def run_name(experiment: Experiment, values: Mapping[str, Any]) -> str:
-    """The folder of an experiment, with the values that were chosen for it.
+def run_name(experiment: Experiment, values: Mapping[str, Any], name: str | None = None) -> str:
+    """The folder of an experiment, or a ``name`` in its place, with the values that were chosen for it.
 
     >>> run_name(compose("seq-digits", "er", overrides={"buffer": 50}), {"lr": 0.1, "precision": "bf16"})
     'seq-digits-er-k50-lr0.1-bf16'
     """
     told = [str(value) if key == "precision" else f"{key}{_short(value)}" for key, value in values.items()]
-    return "-".join([experiment.run_name, *told])
+    return "-".join([name or experiment.run_name, *told])
+
+
+def variant_name(experiment: Experiment, variant: Mapping[str, str], name: str | None = None) -> str:
+    """The folder of one of several variants: with the settings that it changes, unless its own name says them already.
+
+    >>> changed = {"buffer": "50", "lr": "0.10"}
+    >>> variant_name(compose("seq-digits", "er", overrides=changed), changed)
+    'seq-digits-er-k50-lr0.1'
+    """
+    said = () if name else ("buffer", "selector", "setting")
+    values = {key.rsplit(".", 1)[-1]: value for key, value in flat(experiment.to_dict()).items()}
+    return run_name(experiment, {key: values.get(key, text) for key, text in variant.items() if key not in said}, name)
 
 
 def _short(value: Any) -> str:

@@ -71,13 +71,17 @@ def by_scenario(groups: list[Group]) -> dict[str, list[Group]]:
 
 
 def row_names(groups: list[Group]) -> list[str]:
-    """The label of each group, with the settings that tell it from others of the same label and buffer size."""
+    """The label of each group, with the settings that tell it from others of the same label and buffer size; and with
+    its epochs where offline groups differ in them, since that would not be a fair comparison."""
+    epochs = {group.experiment.training.epochs for group in groups if not group.experiment.stream.online}
     families: dict[tuple[str, str, str], list[int]] = {}
     for number, group in enumerate(groups):
         families.setdefault((group.experiment.scenario, group.experiment.label, _buffer(group)), []).append(number)
     names = [group.experiment.label for group in groups]
     for members in families.values():
         for number, told in zip(members, distinctions([groups[i] for i in members]), strict=True):
+            length = f"epochs={groups[number].experiment.training.epochs}" if len(epochs) > 1 else ""
+            told = ", ".join(filter(None, [told, length if length not in told else ""]))
             names[number] += f" ({told})" if told else ""
     return names
 

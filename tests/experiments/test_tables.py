@@ -32,6 +32,17 @@ def test_rows_are_groups_of_seeds(tmp_path):
     assert all(len(row) == len(columns()) for row in rows)
 
 
+def test_epochs_are_told_where_offline_runs_differ_in_them(tmp_path):
+    put(tmp_path, "er", 0, 10.0, epochs=50)
+    put(tmp_path, "der++", 0, 10.0, epochs=50)
+    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["er", "der++"]
+    put(tmp_path, "gcr", 0, 10.0, epochs=2)
+    names = [row[0] for row in table(read_runs(tmp_path).groups)]
+    assert names == ["er (epochs=50)", "der++ (epochs=50)", "gcr (epochs=2)"]
+    put(tmp_path, "gcr", 0, 10.0, epochs=50, name="long")
+    assert {"gcr (epochs=2)", "gcr (epochs=50)"} < {row[0] for row in table(read_runs(tmp_path).groups)}
+
+
 def test_rows_of_one_label_say_what_tells_them_apart(tmp_path):
     put(tmp_path, "er", 0, 10.0, name="slow", lr=0.01)
     put(tmp_path, "er", 0, 12.0, name="fast", lr=0.1)
