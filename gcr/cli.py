@@ -321,13 +321,17 @@ def compare(
     Example: `gcr compare runs/seq-digits-gcr-k100 runs/seq-digits-er-k100`
     """
     from gcr.experiments import comparison
+    from gcr.experiments.groups import read_runs
 
     names = _metrics(metrics)
     check_format(form)
-    groups = comparison.one_group(first), comparison.one_group(second)
-    found = comparison.lines(*groups, names)
-    notes = comparison.notes(*groups, found)
-    print_table(form, [comparison.sheet(*groups, found)], comparison.records(found), notes)
+    both = read_runs(first), read_runs(second)
+    ours, theirs = (comparison.one_group(*given) for given in zip((first, second), both, strict=True))
+    for runs in both:
+        warn_of_unreadable(runs)
+    found = comparison.lines(ours, theirs, names)
+    notes = [*comparison.notes(ours, theirs, found), *dict.fromkeys(note for runs in both for note in runs.notes)]
+    print_table(form, [comparison.sheet(ours, theirs, found)], comparison.records(found), notes)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gcr.experiments.experiment import flat
 from gcr.experiments.formats import Entry, Sheet
-from gcr.experiments.groups import METRICS, VIEWS, Group, read_runs
+from gcr.experiments.groups import METRICS, VIEWS, Group, Runs
 from gcr.experiments.statistics import BOLD_P, Comparison, Spread, compare, spread
 from gcr.settings import BadInput
 
@@ -25,11 +25,10 @@ class Line:
     test: Comparison
 
 
-def one_group(folder: Path) -> Group:
-    groups = read_runs(folder).groups
-    if len(groups) > 1:
-        raise BadInput(f"{folder} holds {len(groups)} experiments; give the folder of one, as {folder}/NAME")
-    return groups[0]
+def one_group(folder: Path, runs: Runs) -> Group:
+    if len(runs.groups) > 1:
+        raise BadInput(f"{folder} holds {len(runs.groups)} experiments; give the folder of one, as {folder}/NAME")
+    return runs.groups[0]
 
 
 def lines(first: Group, second: Group, metrics: Sequence[str]) -> list[Line]:

@@ -3,13 +3,14 @@ from made_runs import experiment_of, put_run, square
 from scipy import stats
 
 from gcr.experiments.comparison import lines, notes, one_group, records, sheet
+from gcr.experiments.groups import read_runs
 from gcr.settings import BadInput
 
 
 def put(out, name, by_seed, method="er", **overrides):
     for seed, accuracy in by_seed.items():
         put_run(out, experiment_of(method, seed, **overrides), square(accuracy), name)
-    return one_group(out / name)
+    return one_group(out / name, read_runs(out / name))
 
 
 def test_the_difference_is_taken_on_the_seeds_that_both_have(tmp_path):
@@ -44,4 +45,4 @@ def test_what_cannot_be_compared(tmp_path):
     with pytest.raises(BadInput, match="no seed in common; train both on the same seeds"):
         lines(first, second, ["accuracy"])
     with pytest.raises(BadInput, match="holds 2 experiments; give the folder of one"):
-        one_group(tmp_path)
+        one_group(tmp_path, read_runs(tmp_path))
