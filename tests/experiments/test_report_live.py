@@ -177,18 +177,30 @@ def test_ctrl_c_ends_the_command(tmp_path):
     put_run(tmp_path, experiment_of("er"), square(50.0))
     command = [sys.executable, "-m", "gcr", "report", str(tmp_path), "--serve", "--port", "0"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+
+    def hears_ctrl_c():  # a shell's background job does not, and neither would what it starts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=hears_ctrl_c,
     ) as started:
-        line = started.stdout.readline()
-        assert line.startswith("report: http://127.0.0.1:")
-        port = int(line.split(":")[3].split("/")[0])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        connection.request("GET", "/")
-        assert connection.getresponse().status == 200
-        started.send_signal(signal.SIGINT)
-        assert started.wait(20) == 0
-        assert started.stderr.read() == ""
+        try:
+            line = started.stdout.readline()
+            assert line.startswith("report: http://127.0.0.1:")
+            port = int(line.split(":")[3].split("/")[0])
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request("GET", "/")
+            assert connection.getresponse().status == 200
+            started.send_signal(signal.SIGINT)
+            assert started.wait(20) == 0
+            assert started.stderr.read() == ""
+        finally:
+            started.kill()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium found; install it to test the report in a browser")
