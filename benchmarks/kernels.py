@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from step import WARM, made_scenario, network_alone, new_run
+from step import WARM, made_scenario, network_alone, new_run, steps_of
 from torch.profiler import ProfilerActivity, profile
 
 from gcr.experiments.experiment import compose
@@ -52,7 +52,7 @@ def main() -> None:
     scenario = made_scenario((3, 32, 32), 32 * 200).to(device)
     overrides = {"precision": options.precision, "buffer": 500}
     run = new_run(compose("seq-digits", options.method, overrides=overrides), scenario, "resnet18", device, "captured")
-    whole = kernel_times(run.advance(), device)
+    whole = kernel_times(steps_of(run), device)
     network = kernel_times(network_alone(run, scenario), device)
     total, network_total = (sum(row["us"] for row in rows) for rows in (whole, network))
     about = {

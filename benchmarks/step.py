@@ -54,6 +54,11 @@ def new_run(experiment: Experiment, scenario: Scenario, model: str, device: torc
     return run
 
 
+def steps_of(run: Run) -> Iterator[bool]:
+    """Its steps alone, without the times when it waits for the device."""
+    return filter(None, run.advance())
+
+
 def time_together(runs: list[Iterator[bool]], steps: int, repeats: int, device: torch.device) -> list[float]:
     """Milliseconds per step of one run, with all ``runs`` side by side; one value per repeat."""
 
@@ -98,7 +103,7 @@ def network_alone(run: Run, scenario: Scenario) -> Iterator[bool]:
 
 def gigaflops_a_step(run: Run) -> float:
     """Multiplications and additions of matrix products and convolutions, counted in an eager step with replay."""
-    steps = run.advance()
+    steps = steps_of(run)
     with own_stream(run.device):
         for _ in islice(steps, 3):
             pass
@@ -187,7 +192,7 @@ def measure(
     """``way`` is a mode, or the size of a captured pack."""
     mode, pack = ("captured", int(way)) if way.isdigit() else (way, 1)
     runs = [new_run(experiment, scenario, options.model, device, mode) for _ in range(pack)]
-    times = time_together([run.advance() for run in runs], options.steps, options.repeats, device)
+    times = time_together([steps_of(run) for run in runs], options.steps, options.repeats, device)
     ms = statistics.median(times)
     row: dict[str, Any] = {
         "method": experiment.method.name,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gcr.experiments.experiment import flat
+from gcr.experiments.experiment import differing
 from gcr.experiments.formats import Entry, Sheet
 from gcr.experiments.groups import METRICS, VIEWS, Group, Runs
 from gcr.experiments.statistics import BOLD_P, Comparison, Spread, compare, spread
@@ -21,7 +21,6 @@ class Line:
     metric: str
     first: Spread | None  # over the common seeds, as all of the line
     second: Spread | None
-    difference: Spread | None
     test: Comparison
 
 
@@ -38,9 +37,8 @@ def lines(first: Group, second: Group, metrics: Sequence[str]) -> list[Line]:
     for view, metric in ((view, metric) for view in VIEWS for metric in metrics):
         ours, theirs = first.by_seed(view, metric), second.by_seed(view, metric)
         seeds = sorted(ours.keys() & theirs.keys())
-        a, b = ([of[seed] for seed in seeds] for of in (ours, theirs))
-        differences = [x - y for x, y in zip(a, b, strict=True)]
-        made.append(Line(view, metric, spread(a), spread(b), spread(differences), compare(ours, theirs)))
+        means = [spread([of[seed] for seed in seeds]) for of in (ours, theirs)]
+        made.append(Line(view, metric, means[0], means[1], compare(ours, theirs)))
     return made
 
 
@@ -50,7 +48,8 @@ def sheet(first: Group, second: Group, found: Sequence[Line]) -> Sheet:
         p = "–" if test.p is None else f"{test.p:.2g}"
         effect = "–" if test.effect is None else f"{test.effect:.2f}"
         means = [str(of) if of else "–" for of in (line.first, line.second)]
-        difference = f"{'+' * (line.difference.mean > 0)}{line.difference}" if line.difference else "–"
+        difference = "–" if test.difference is None else f"{test.difference:+.2f}"
+        difference += "" if test.sem is None else f" ± {test.sem:.2f}"
         return [f"{VIEWS[line.view]} {METRICS[line.metric]}", *means, difference, str(test.n), p, effect]
 
     rows = [[Entry(text, bold=line.test.significant()) for text in texts(line)] for line in found]
@@ -67,7 +66,7 @@ def records(found: Sequence[Line]) -> list[dict[str, object]]:
             "first": line.first and line.first.mean,
             "second": line.second and line.second.mean,
             "difference": line.test.difference,
-            "sem": line.difference and line.difference.sem,
+            "sem": line.test.sem,
             "n": line.test.n,
             "p": line.test.p,
             "effect": line.test.effect,
@@ -77,9 +76,8 @@ def records(found: Sequence[Line]) -> list[dict[str, object]]:
 
 
 def notes(first: Group, second: Group, found: Sequence[Line]) -> list[str]:
-    ours, theirs = (flat(group.experiment.to_dict()) for group in (first, second))
-    keys = [key for key in dict.fromkeys([*ours, *theirs]) if key != "seed" and ours.get(key) != theirs.get(key)]
-    changed = [f"{key} ({ours.get(key, 'absent')}, {theirs.get(key, 'absent')})" for key in keys]
+    different = differing(replace(first.experiment, seed=0), replace(second.experiment, seed=0))
+    changed = [f"{key} ({ours}, {theirs})" for key, (ours, theirs) in different.items()]
     return [
         f"they differ in {', '.join(changed)}" if changed else "they are the same experiment",
         f"bold: p < {BOLD_P} in a paired t-test, not corrected for the number of lines",

@@ -212,14 +212,16 @@ def setting_lines(scenario: str, method: str, selector: str | None = None) -> li
     return lines
 
 
+def differing(first: Experiment, second: Experiment) -> dict[str, tuple[Any, Any]]:
+    """The settings in which two experiments differ, under dotted names, with both values."""
+    old, new = flat(first.to_dict()), flat(second.to_dict())
+    both = {key: (old.get(key, "absent"), new.get(key, "absent")) for key in [*old, *new]}
+    return {key: (one, other) for key, (one, other) in both.items() if one != other}
+
+
 def differences(there: Experiment, asked: Experiment) -> list[str]:
     """Where two experiments differ, in words."""
-    old, new = flat(there.to_dict()), flat(asked.to_dict())
-    return [
-        f"{key} is {old.get(key, 'absent')} there, {new.get(key, 'absent')} here"
-        for key in [*old, *(key for key in new if key not in old)]
-        if old.get(key) != new.get(key)
-    ]
+    return [f"{key} is {old} there, {new} here" for key, (old, new) in differing(there, asked).items()]
 
 
 def setting_names(part: type[Any]) -> list[str]:

@@ -45,6 +45,7 @@ class Comparison:
 
     n: int
     difference: float | None  # None without a common seed
+    sem: float | None  # of the difference; None with fewer than two common seeds
     p: float | None  # two-sided; None where there is nothing to test
     effect: float | None  # Cohen's d of the paired differences: their mean in their standard deviations
     warnings: tuple[str, ...]
@@ -107,16 +108,16 @@ def compare(first: BySeed, second: BySeed) -> Comparison:
     differences = [first[seed] - second[seed] for seed in seeds]
     of = spread(differences)
     if of is None:
-        return Comparison(0, None, None, None, tuple(warnings))
+        return Comparison(0, None, None, None, None, tuple(warnings))
     if of.sem is None:
-        return Comparison(1, of.mean, None, None, tuple(warnings))
+        return Comparison(1, of.mean, None, None, None, tuple(warnings))
     deviation = of.sem * math.sqrt(n)
     if deviation <= 1e-12 * max(1.0, abs(of.mean)):  # the t-statistic is 0/0 or infinite
         same = abs(of.mean) <= 1e-12
         effect = 0.0 if same else math.copysign(math.inf, of.mean)
-        return Comparison(n, of.mean, 1.0 if same else 0.0, effect, tuple(warnings))
+        return Comparison(n, of.mean, of.sem, 1.0 if same else 0.0, effect, tuple(warnings))
     p = 2 * float(_scipy_special().stdtr(n - 1, -abs(of.mean / of.sem)))
-    return Comparison(n, of.mean, p, of.mean / deviation, tuple(warnings))
+    return Comparison(n, of.mean, of.sem, p, of.mean / deviation, tuple(warnings))
 
 
 def best(of: Mapping[str, BySeed], *, higher: bool = True, level: float = BOLD_P) -> Best:

@@ -74,26 +74,24 @@ def row_names(groups: list[Group]) -> list[str]:
     """The label of each group, with the settings that tell it from others of the same label and buffer size; and with
     its epochs where offline groups differ in them, since that would not be a fair comparison."""
     epochs = {group.experiment.training.epochs for group in groups if not group.experiment.stream.online}
+    always = ("training.epochs",) if len(epochs) > 1 else ()
     families: dict[tuple[str, str, str], list[int]] = {}
     for number, group in enumerate(groups):
         families.setdefault((group.experiment.scenario, group.experiment.label, _buffer(group)), []).append(number)
     names = [group.experiment.label for group in groups]
     for members in families.values():
-        for number, told in zip(members, distinctions([groups[i] for i in members]), strict=True):
-            length = f"epochs={groups[number].experiment.training.epochs}" if len(epochs) > 1 else ""
-            told = ", ".join(filter(None, [told, length if length not in told else ""]))
+        for number, told in zip(members, distinctions([groups[i] for i in members], always), strict=True):
             names[number] += f" ({told})" if told else ""
     return names
 
 
-def distinctions(groups: Sequence[Group]) -> list[str]:
-    """For each of some groups, the settings that tell it from the others; the folder only where they do not."""
-    if len(groups) == 1:
-        return [""]
+def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
+    """For each of some groups, the settings that tell it from the others, and those that are ``always`` told; the
+    folder only where they do not."""
     folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
     described = [flat(g.experiment.to_dict() | {"folder": name}) for g, name in zip(groups, folders, strict=True)]
     keys = [key for key in {key: None for d in described for key in d} if key not in ("seed", "folder")]
-    varying = [key for key in keys if len({str(d.get(key)) for d in described}) > 1]
+    varying = [key for key in keys if key in always or len({str(d.get(key)) for d in described}) > 1]
     if len({tuple(str(d.get(key)) for key in varying) for d in described}) < len(groups):
         varying.append("folder")
     return [", ".join(f"{key.rsplit('.', 1)[-1]}={d[key]}" for key in varying if key in d) for d in described]

@@ -18,8 +18,8 @@ def test_the_difference_is_taken_on_the_seeds_that_both_have(tmp_path):
     second = put(tmp_path, "b", {0: 69.0, 1: 72.0, 2: 77.0, 3: 79.0, 4: 78.0}, lr=0.2)
     line = lines(first, second, ["accuracy", "learning"])[0]
     expected = stats.ttest_rel([70, 74, 78, 81, 80], [69, 72, 77, 79, 78])
-    assert (line.first.mean, line.second.mean, line.difference.mean) == pytest.approx((76.6, 75.0, 1.6))
-    assert line.difference.sem == pytest.approx(1.6 / expected.statistic)
+    assert (line.first.mean, line.second.mean, line.test.difference) == pytest.approx((76.6, 75.0, 1.6))
+    assert line.test.sem == pytest.approx(1.6 / expected.statistic)
     assert line.test.p == pytest.approx(expected.pvalue)
     shown = sheet(first, second, lines(first, second, ["accuracy", "learning"]))
     assert [entry.text for entry in shown.rows[0]] == [
@@ -36,7 +36,7 @@ def test_the_difference_is_taken_on_the_seeds_that_both_have(tmp_path):
 def test_the_same_experiment_twice(tmp_path):
     first, second = (put(tmp_path, name, {0: 70.0, 1: 74.0}) for name in "ab")
     (line,) = lines(first, second, ["accuracy"])[:1]
-    assert (line.difference.mean, line.test.p) == (0.0, 1.0)
+    assert (line.test.difference, line.test.p) == (0.0, 1.0)
     assert notes(first, second, [line])[0] == "they are the same experiment"
 
 
