@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -78,18 +79,23 @@ class Plan:
 
     def jobs_of(self, place: Place) -> list[Job]:
         """The runs of a place; none while its values are not known."""
-        if place not in self.chosen:
-            return []
-        setting, _, scenario, method, buffer = place
-        values = self.chosen[place]
-        first = compose_label(scenario, setting, method, buffer, self.seeds[0], values)
-        name = run_name(first, values)
-        experiments = [replace(first, seed=seed) for seed in self.seeds]
-        return [Job(experiment, RunFolder.of(self.out, experiment, name)) for experiment in experiments]
+        return self._jobs.get(place, [])
 
     def jobs(self) -> list[Job]:
         """All runs whose values are known, each once."""
         return distinct(job for place in self.places for job in self.jobs_of(place))
+
+    @cached_property
+    def _jobs(self) -> dict[Place, list[Job]]:
+        """Asked for several times by each command, and a table has over a thousand."""
+        return {place: self._make_jobs(place, values) for place, values in self.chosen.items()}
+
+    def _make_jobs(self, place: Place, values: Mapping[str, Any]) -> list[Job]:
+        setting, _, scenario, method, buffer = place
+        first = compose_label(scenario, setting, method, buffer, self.seeds[0], values)
+        name = run_name(first, values)
+        experiments = [replace(first, seed=seed) for seed in self.seeds]
+        return [Job(experiment, RunFolder.of(self.out, experiment, name)) for experiment in experiments]
 
     def trials(self) -> list[Job]:
         searches = {id(search): search for search in self.searches.values()}.values()

@@ -188,20 +188,22 @@ def timed(*command):
 
 @pytest.mark.parametrize("option", ["--dry-run", "--show"])
 def test_1530_results_are_listed_and_shown_in_three_seconds(thousands, option):
-    """The whole process, of which the import of torch is 1.7 s on the machine where the three seconds are meant: others
-    may be slower, or busy with other things, so its time is measured beside it."""
-    _, torch_alone = timed(sys.executable, "-c", "import torch")
+    """The whole process, of which the import of torch is 1.7 s on the machine where the three seconds are meant. Others
+    may be slower, or busy with other things for a while, so each try measures that import just before."""
     command = [sys.executable, "-m", "gcr", "reproduce", "offline-accuracy", option, "--out", str(thousands)]
-    done, took = min((timed(*command) for _ in range(3)), key=lambda tried: tried[1])  # what disturbs only adds
-    assert done.returncode == 0, done.stderr
-    print(f"{option}: {took:.2f} s of CPU time, torch {torch_alone:.2f} s")
+    tries = []
+    while not any(took < limit for took, limit in tries):
+        assert len(tries) < 5, tries
+        _, torch_alone = timed(sys.executable, "-c", "import torch")
+        done, took = timed(*command)
+        tries.append((took, 3.0 * max(1.0, torch_alone / 1.7)))
+        assert done.returncode == 0, done.stderr
     if option == "--dry-run":
         assert "1200 of them different ones: 1200 done, 0 running, 0 missing" in done.stdout
         assert "nothing is left to train" in done.stdout
     else:
         assert done.stdout.count("50.00") >= 102
         assert "missing" not in done.stdout
-    assert took < 3.0 * max(1.0, torch_alone / 1.7)
 
 
 @pytest.fixture(scope="module")
