@@ -1,6 +1,6 @@
 """Which selection remembers best: GCR's loss with every selector, on equal seeds, with clean and with wrong labels.
 
-    python benchmarks/which_selector.py    digits, 10 seeds, two CPU cores: about 15 minutes
+    python benchmarks/which_selector.py    digits, 20 seeds, two CPU cores: about half an hour
     python benchmarks/which_selector.py --images cifar10.npz --device cuda    one pass over its tasks, ResNet-18
 
 An image set is an .npz file with ``train_pixels`` (uint8 [n, c, h, w]), ``train_labels``, ``test_pixels`` and
@@ -35,6 +35,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "grad-approx replace=3": ("grad-approx", {"replace": 3}),
     "grad-approx trim=0.5": ("grad-approx", {"trim": 0.5}),
     "grad-approx trim=0.25": ("grad-approx", {"trim": 0.25}),
+    "grad-approx rows=random": ("grad-approx", {"rows": "random"}),
+    "grad-approx weights=unit": ("grad-approx", {"weights": "unit"}),
     "class-balanced": ("class-balanced", {}),
     "reservoir": ("reservoir", {}),
     "uniform": ("uniform", {}),
@@ -135,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="GCR with every selector.")
     parser.add_argument("--images", help="an .npz image set; digits if not given")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--noise", default="0,0.2", help="shares of wrong labels")
@@ -161,7 +163,7 @@ def main() -> None:
         for done, future in enumerate(as_completed(futures), 1):
             rows.append(future.result())
             temporary = out.with_suffix(".part")
-            temporary.write_text(json.dumps(rows, indent=1) + "\n")
+            temporary.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
             temporary.replace(out)
             print(
                 f"{done}/{len(futures)} {rows[-1]['variant']} noise {rows[-1]['noise']} seed {rows[-1]['seed']}: "

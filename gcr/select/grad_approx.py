@@ -14,7 +14,10 @@ Two options go beyond the paper. ``replace`` lowers ``L_sub`` by exchanging rows
 (``refine.py``). ``trim`` keeps outliers out of memory: the longest gradients of each class count in the target but
 are not chosen. Matching pursuit otherwise goes for them first, since they make up most of the target and promise the
 largest correlation; and they belong to examples that the network has got wrong, among them all that are labelled
-wrong. ``weights="unit"`` keeps the rows and not the weights, to tell what either is worth.
+wrong.
+
+Two others tell what rows and weights are worth, each without the other. ``rows="random"`` takes those that
+``class-balanced`` would take and fits their weights; ``weights="unit"`` keeps the rows that match and not the weights.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ class GradApprox(Settings):
     )
     replace: int = setting(0, "passes of exchanging rows after the greedy choice; 0 is the paper's algorithm", low=0)
     trim: float = setting(0.0, "share of each class, the longest gradients, that is not chosen", low=0.0, high=0.9)
-
+    rows: str = setting(
+        "matched", "those that match the gradient best, or random ones of every class", choices=("matched", "random")
+    )
     weights: str = setting(
         "fitted", "of the chosen rows: those that match the gradient, or all 1", choices=("fitted", "unit")
     )
@@ -60,6 +65,8 @@ class GradApprox(Settings):
         if self.shares == "task" and pool.tasks is not None:
             budgets = task_budgets(pool.labels, pool.tasks, budget)
         barred = longest(gradients, classes, self.trim, budgets) if self.trim else None
+        if self.rows == "random":
+            barred = not_drawn(draws if barred is None else draws + barred, classes, budgets)
         chosen = match(
             gradients, pool.labels, pool.weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets
         )
@@ -73,4 +80,16 @@ def longest(gradients: LastLayerGradients, classes: list[Tensor], trim: float, b
     for rows, needed in zip(classes, budgets, strict=True):
         n_barred = min(int(trim * len(rows)), len(rows) - needed)
         barred[rows[lengths[rows].argsort(descending=True, stable=True)[:n_barred]]] = True
+    return barred
+
+
+def not_drawn(draws: Tensor, classes: list[Tensor], budgets: list[int]) -> Tensor:
+    """All rows but those of smallest draw in each class, as many as its budget: [n] bool.
+
+    >>> not_drawn(torch.tensor([0.9, 0.1, 0.5, 0.8]), [torch.tensor([0, 1, 2]), torch.tensor([3])], [1, 1])
+    tensor([ True, False,  True, False])
+    """
+    barred = torch.ones_like(draws, dtype=torch.bool)
+    for rows, share in zip(classes, budgets, strict=True):
+        barred[rows[draws[rows].argsort(stable=True)[:share]]] = False
     return barred

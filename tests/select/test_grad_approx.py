@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import nnls
 
-from gcr.select import GradApprox, LastLayerGradients, Pool
+from gcr.select import ClassBalanced, GradApprox, LastLayerGradients, Pool
 from gcr.select.grad_approx import longest
 
 
@@ -141,3 +143,28 @@ def test_unit_weights_are_a_matter_of_the_same_rows():
     assert torch.equal(fitted.rows, unit.rows)
     assert torch.equal(unit.weights, torch.ones_like(fitted.weights))
     assert not torch.allclose(fitted.weights, unit.weights)
+
+
+def test_random_rows_are_those_of_class_balanced_with_the_weights_that_match_best():
+    torch.manual_seed(5)
+    labels, weights, draws = torch.arange(60) % 3, torch.rand(60) + 0.5, torch.rand(60)
+    pool = Pool(labels, weights, torch.rand(60, 5), torch.randn(60, 3))
+    chosen = GradApprox(rows="random")(pool, 12, draws)
+    assert torch.equal(chosen.rows, ClassBalanced()(pool, 12, draws).rows)
+    explicit = long_vectors(pool.features, pool.residuals).double()
+    for label in range(3):
+        mine = chosen.rows[pool.labels[chosen.rows] == label]
+        target = (explicit * weights[:, None])[labels == label].sum(0)
+        ridge = 0.5**0.5 * torch.eye(4, dtype=torch.float64)
+        expected, _ = nnls(torch.cat([explicit[mine].T, ridge]).numpy(), torch.cat([target, torch.zeros(4)]).numpy())
+        found = chosen.weights[pool.labels[chosen.rows] == label].double().numpy()
+        assert (expected > 0).sum() >= 2
+        np.testing.assert_allclose(found[expected > 0], expected[expected > 0], rtol=1e-5)
+        np.testing.assert_allclose(found[expected == 0], weights[mine].numpy()[expected == 0])  # topped up
+
+
+def test_random_rows_are_drawn_among_those_that_are_not_trimmed():
+    lengths = torch.tensor([9.0, 1.0, 2.0, 1.0, 8.0])
+    pool = Pool(torch.zeros(5).long(), torch.ones(5), torch.zeros(5, 1), lengths[:, None])
+    chosen = GradApprox(rows="random", trim=0.4)(pool, 2, torch.tensor([0.1, 0.9, 0.5, 0.6, 0.2]))
+    assert chosen.rows.tolist() == [2, 3]

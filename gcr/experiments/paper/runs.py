@@ -19,6 +19,7 @@ PROTOCOL = {
     "memory.selector.name",
     "memory.selector.replace",  # options of ours, off in the paper
     "memory.selector.trim",
+    "memory.selector.rows",
     "memory.selector.weights",
     "memory.buffer",
     "memory.replay_batch",
