@@ -172,7 +172,8 @@ def compose(
     stream = Stream(**(length | values[Stream]))
     usual: dict[str, Any] = {"epochs": about.epochs, "lr": about.lr}
     if stream.online and not method_class.sees_all_tasks:
-        usual |= {"epochs": 1, "batch": about.stream_batch}
+        usual |= {"epochs": 1, "batch": about.stream_batch, "lr": about.stream_lr}
+        values[method_class] = {**method_class.on_streams, **values[method_class]}
     training = Training(**(usual | values[Training]))
     if method_class.follows_lr:
         values[method_class] = {method_class.follows_lr: training.lr} | values[method_class]
@@ -199,17 +200,23 @@ def _knows_tasks(method: Method | type[Method]) -> bool:
 
 
 def setting_lines(scenario: str, method: str, selector: str | None = None) -> list[tuple[str, str, str]]:
-    """Name, help and default of every setting that ``compose`` takes."""
+    """Name, help and default of every setting that ``compose`` takes, and the default online where it is another."""
     experiment = compose(scenario, method, selector=selector)
-    parts: list[Any] = [experiment.method, experiment.training, experiment.stream]
-    if experiment.memory is not None:
-        parts += [experiment.memory, experiment.memory.selector]
+    online = compose(scenario, method, selector=selector, overrides={"setting": "online"})
     lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
-    for part in parts:
+    for part, streamed in zip(_parts(experiment), _parts(online), strict=True):
         for f in fields(part):
             if "help" in f.metadata and f.name not in unused_by(type(experiment.method)):
-                lines.append((f.name, f.metadata["help"], str(getattr(part, f.name))))
+                usual, other = str(getattr(part, f.name)), str(getattr(streamed, f.name))
+                differs = other != usual and f.name != "setting"
+                lines.append((f.name, f.metadata["help"], f"{usual}; online {other}" if differs else usual))
     return lines
+
+
+def _parts(experiment: Experiment) -> list[Any]:
+    """What its settings belong to."""
+    memory = experiment.memory
+    return [experiment.method, experiment.training, experiment.stream, *([memory, memory.selector] if memory else [])]
 
 
 def differing(first: Experiment, second: Experiment) -> dict[str, tuple[Any, Any]]:

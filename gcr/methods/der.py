@@ -6,6 +6,7 @@ y'')`` on a second, independent draw. What the GCR paper's tables call DER is DE
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,6 +46,7 @@ class Der(Method):
 class DerPlusPlus(Der):
     name: ClassVar[str] = "der++"
     summary: ClassVar[str] = "DER and cross-entropy on a second draw of remembered examples"
+    on_streams: ClassVar[Mapping[str, float]] = {"alpha": 0.5, "beta": 2.0}
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(0.5, "weight of the label term", low=0.0, remedy="0 leaves it out")

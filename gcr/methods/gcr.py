@@ -9,6 +9,7 @@ every boundary by the selector ``grad-approx`` on the gradients of the distillat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,6 +37,7 @@ class Gcr(Method):
         "gradient coreset replay: weighted DER++ with supervised contrast, buffer chosen by GradApprox"
     )
     default_selector: ClassVar[str] = "grad-approx"
+    on_streams: ClassVar[Mapping[str, float]] = {"alpha": 1.0, "beta": 3.0, "gamma": 1.0}
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(0.5, "weight of the label term", low=0.0, remedy="0 leaves it out")

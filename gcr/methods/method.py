@@ -8,7 +8,7 @@ more: each such need is one function below that does nothing unless a method has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -59,6 +59,7 @@ class Method(Settings):
     unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory and training that it makes nothing of
     lr_name: ClassVar[str] = "lr"  # the setting that is its learning rate
     follows_lr: ClassVar[str] = ""  # a setting of its own that is the learning rate if not given
+    on_streams: ClassVar[Mapping[str, float]] = {}  # settings of its own that have other defaults online
 
     @property
     def replays(self) -> tuple[tuple[str, ...], ...]:

@@ -39,8 +39,9 @@ class Entry:
     epochs: int = 50
     buffer: int = 500
     lr: float = 0.03
-    stream: int = 6250  # online: examples of each stream, and of a batch
+    stream: int = 6250  # online: examples of each stream, and of a batch; learning rate
     stream_batch: int = 32
+    stream_lr: float = 0.01
     data: str = ""  # the cached data set it is made of; empty: embedded
     needs: tuple[str, ...] = ()  # libraries beyond torch and NumPy
 
@@ -96,6 +97,7 @@ SCENARIOS: tuple[Entry, ...] = (
         lr=0.1,
         stream=300,
         stream_batch=10,  # one pass over 1,438 examples is few steps
+        stream_lr=0.1,
         needs=("sklearn",),
     ),
     _cached("seq-cifar10", "cifar10", 5, CIFAR10),

@@ -1,9 +1,11 @@
 import json
+import statistics
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gcr.experiments import paper
 from gcr.experiments.experiment import Experiment, compose, differences, setting_lines, settings_of
 from gcr.methods import METHODS
 from gcr.settings import BadInput
@@ -106,7 +108,12 @@ def test_setting_lines_tell_everything_that_can_be_set():
     lines = setting_lines("seq-digits", "gcr")
     assert {"alpha", "gamma", "lr", "buffer", "ridge"} <= {name for name, _, _ in lines}
     assert all(help for _, help, _ in lines)
-    assert {name: default for name, _, default in lines}["lr"] == "0.1"  # the scenario's
+    defaults = {name: default for name, _, default in lines}
+    assert defaults["lr"] == "0.1"  # the scenario's
+    assert defaults["epochs"] == "10; online 1"
+    assert defaults["beta"] == "0.5; online 3.0"
+    assert defaults["setting"] == "offline"
+    assert not any("online" in default for _, _, default in setting_lines("seq-digits", "joint"))
 
 
 def test_a_stream_of_digits_is_short_unless_told_otherwise():
@@ -117,6 +124,21 @@ def test_a_stream_of_digits_is_short_unless_told_otherwise():
     joint = compose("seq-digits", "joint", overrides={"setting": "online"})
     assert (joint.training.batch, joint.training.epochs) == (32, 10)
     assert compose("seq-cifar10", "er", overrides={"setting": "online"}).stream.stream == 6250
+
+
+def test_defaults_on_a_stream_are_what_the_papers_search_chose_there():
+    """Medians over its nine online cells: data sets and buffer sizes."""
+    cells = [cell for cell in paper.cells("online-accuracy") if cell.method in ("der++", "gcr")]
+    assert len(cells) == 2 * 9
+    for method in ("der++", "gcr"):
+        chosen = [paper.chosen(*cell.place).overrides for cell in cells if cell.method == method]
+        medians = {key: statistics.median(values[key] for values in chosen) for key in chosen[0]}
+        made = compose("seq-cifar10", method, overrides={"setting": "online"})
+        assert {"lr": made.training.lr} | {k: getattr(made.method, k) for k in medians if k != "lr"} == medians
+    told = compose("seq-cifar10", "gcr", overrides={"setting": "online", "beta": 0.25, "lr": 0.5})
+    assert (told.method.alpha, told.method.beta, told.training.lr) == (1.0, 0.25, 0.5)
+    offline = compose("seq-cifar10", "gcr")
+    assert (offline.method.beta, offline.training.lr) == (0.5, 0.03)
 
 
 @pytest.mark.parametrize(
