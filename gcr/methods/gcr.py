@@ -37,7 +37,7 @@ class Gcr(Method):
         "gradient coreset replay: weighted DER++ with supervised contrast, buffer chosen by GradApprox"
     )
     default_selector: ClassVar[str] = "grad-approx"
-    on_streams: ClassVar[Mapping[str, float]] = {"alpha": 1.0, "beta": 3.0, "gamma": 1.0}  # medians of the paper's choices
+    on_streams: ClassVar[Mapping[str, float]] = {"alpha": 1.0, "beta": 3.0, "gamma": 1.0}  # the paper's medians
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(0.5, "weight of the label term", low=0.0, remedy="0 leaves it out")
