@@ -49,7 +49,7 @@ class Gcr(Method):
         choices=("weights", "size"),
     )
     contrast: str = setting(
-        "logits", "contrast L2-normalised logits (reference code) or features (paper)", choices=("logits", "features")
+        "features", "contrast L2-normalised features (paper) or logits (reference code)", choices=("features", "logits")
     )
 
     @property
@@ -67,7 +67,7 @@ class Gcr(Method):
             value = value + self.alpha * self._mean(distillation(outputs[1].logits, distil.logits), distil)
             value = value + self.beta * self._mean(label_loss(outputs[2].logits, label.labels), label)
             for batch, output in zip(contrast, outputs[3:], strict=True):
-                first, second = (output.logits if self.contrast == "logits" else output.features.float()).chunk(2)
+                first, second = (output.features.float() if self.contrast == "features" else output.logits).chunk(2)
                 contrasted = supervised_contrast(first, second, batch.labels, self.temperature)
                 value = value + self.gamma * self._mean(contrasted, batch)
         return Loss(value, logits.detach())

@@ -15,10 +15,10 @@ from reference.matching_pursuit import matching_pursuit
 
 
 class ReferenceGcr:
-    def __init__(self, net, scenario, *, alpha, beta, gamma, lr, capacity, replay_size, temperature=0.07, ridge=0.5):
-        self.net, self.scenario = copy.deepcopy(net), scenario
+    def __init__(self, net, scenario, *, alpha, beta, gamma, lr, capacity, replay_size, contrast, ridge=0.5):
+        self.net, self.scenario, self.contrast = copy.deepcopy(net), scenario, contrast
         self.alpha, self.beta, self.gamma, self.lr = alpha, beta, gamma, lr
-        self.capacity, self.replay_size, self.temperature, self.ridge = capacity, replay_size, temperature, ridge
+        self.capacity, self.replay_size, self.temperature, self.ridge = capacity, replay_size, 0.07, ridge
         self.kept = []  # (image, label, logits, weight)
         self.candidates = []
         self.n = self.n_t = 0
@@ -38,7 +38,8 @@ class ReferenceGcr:
             terms = [float(d[3]) * cross_entropy(h, d[1]) for h, d in zip(outputs, label, strict=True)]
             loss = loss + self.beta * sum(terms) / sum(d[3] for d in label)
             both = torch.cat([self.views(contrast, u, self.strong) for u in draws.replays[2].views])
-            terms = self.contrast_terms(self.net(both), [d[1] for d in contrast])
+            outputs = self.net(both) if self.contrast == "logits" else self.net.features(both)
+            terms = self.contrast_terms(outputs, [d[1] for d in contrast])
             weights = [d[3] for d in contrast]
             loss = loss + self.gamma * sum(w * t for w, t in zip(weights, terms, strict=True)) / sum(weights)
         gradients = torch.autograd.grad(loss, list(self.net.parameters()))

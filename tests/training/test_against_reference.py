@@ -12,15 +12,14 @@ from gcr.select import GradApprox
 from gcr.training.update import reselect
 
 
-@pytest.mark.parametrize("model", ["mlp", "convnet"])
-def test_two_tasks_of_gcr_equal_the_algorithms_of_the_paper(model):
+@pytest.mark.parametrize(("model", "contrast"), [("mlp", "features"), ("convnet", "features"), ("convnet", "logits")])
+def test_two_tasks_of_gcr_equal_the_algorithms_of_the_paper(model, contrast):
     scenario = make_scenario(n_per_class=20)
-    method = Gcr(alpha=0.3, beta=0.7, gamma=0.2)
+    method = Gcr(alpha=0.3, beta=0.7, gamma=0.2, contrast=contrast)
     policy = Policy(buffer=12, selector=GradApprox(ridge=0.5), replay_batch=6)
     state = fresh(scenario, model, method, policy)
-    plain = ReferenceGcr(
-        state.net, scenario, alpha=0.3, beta=0.7, gamma=0.2, lr=0.05, capacity=12, replay_size=6, ridge=0.5
-    )
+    size = {"lr": 0.05, "capacity": 12, "replay_size": 6}
+    plain = ReferenceGcr(state.net, scenario, alpha=0.3, beta=0.7, gamma=0.2, contrast=contrast, **size)
 
     def check():
         same_network(state.net, plain.net)
