@@ -99,6 +99,12 @@ class Memory:
     def read(self, rows: Tensor) -> dict[str, Tensor]:
         return {name: column[rows] for name, column in self.columns.items()}
 
+    def mean_weight(self) -> Tensor:
+        """Of the kept buffer."""
+        weights = self.columns["weight"][: self.capacity]
+        in_use = torch.arange(self.capacity, device=weights.device) < self.kept
+        return torch.where(in_use, weights, 0.0).sum() / self.kept.clamp_min(1)
+
     def filled_rows(self) -> Tensor:
         """Rows in use, kept ones first. Reads the counters on the host: not for the training step."""
         device = self.kept.device

@@ -59,6 +59,12 @@ class Policy(Settings):
         "how a replay minibatch is shared between candidates and buffer",
         choices=tuple(s.name for s in SAMPLERS),
     )
+    kept_weights: str = setting(
+        "chosen",
+        "of the buffer in replay: as chosen (paper), or relative to their mean, so that buffer and candidates, whose"
+        " weight is 1, count as often as they are drawn",
+        choices=("chosen", "relative"),
+    )
     admit: str = setting(
         "all", "which examples become candidates: all, or those classified correctly", choices=("all", "correct")
     )
@@ -67,7 +73,7 @@ class Policy(Settings):
         super().__post_init__()
         if not self.selects:
             kind = "a reservoir" if isinstance(self.selector, Reservoir) else self.selector.name
-            if given := self._changed("candidates", "every", "pool", "pool_view", "pool_mode"):
+            if given := self._changed("candidates", "every", "pool", "pool_view", "pool_mode", "kept_weights"):
                 raise BadInput(f"{given} needs a selector, but memory is {kind}; leave it out, or name a selector")
         if self.pool == "selector" and (given := self._changed("every", "admit", "pool_view")):
             raise BadInput(f"pool=selector chooses among all plain images of a task or stream; leave out {given}")

@@ -34,7 +34,7 @@ class Gem(Method):
     needs_tasks: ClassVar[bool] = True
     replays_all: ClassVar[bool] = True
     stage_shapes: ClassVar[bool] = True
-    unused: ClassVar[frozenset[str]] = frozenset({"replay_batch", "sampling"})
+    unused: ClassVar[frozenset[str]] = frozenset({"replay_batch", "sampling", "kept_weights"})
 
     margin: float = setting(0.5, "least weight of every past task's gradient in a step that is mended", low=0.0)
 

@@ -54,7 +54,8 @@ def train_step(
     admission = draws.admission
     drawn: list[dict[str, Tensor]] = []
     if policy is not None and state.memory is not None and draws.replays:
-        drawn = draw_replays(state.memory, sampler_of(method, policy), draws.replays)
+        relative = policy.kept_weights == "relative"
+        drawn = draw_replays(state.memory, sampler_of(method, policy), draws.replays, relative)
     wanted = [("weak", images, draws.views)]
     for kinds, columns, asked in zip(method.replays, drawn, draws.replays, strict=False):
         wanted += [(kind, columns["image"], u) for kind, u in zip(kinds, asked.views, strict=True)]
@@ -96,8 +97,13 @@ def _new_batch(view: Tensor, labels: Tensor) -> Batch:
     return Batch((view,), labels, nothing, torch.ones_like(labels, dtype=torch.float32))
 
 
-def draw_replays(memory: Memory, sampler: Sampler | None, asked: tuple[ReplayDraws, ...]) -> list[dict[str, Tensor]]:
-    """The columns of every replay minibatch, all read together. Without a sampler, the whole kept buffer."""
+def draw_replays(
+    memory: Memory, sampler: Sampler | None, asked: tuple[ReplayDraws, ...], relative: bool = False
+) -> list[dict[str, Tensor]]:
+    """The columns of every replay minibatch, all read together. Without a sampler, the whole kept buffer.
+
+    ``relative``: weights of kept examples are divided by their mean.
+    """
     size = len(asked[0].views[0])
     if sampler is None:
         rows = torch.arange(memory.capacity, device=memory.kept.device)
@@ -105,6 +111,9 @@ def draw_replays(memory: Memory, sampler: Sampler | None, asked: tuple[ReplayDra
         return [columns | {"weight": torch.where(rows < memory.kept, columns["weight"], 0.0)}]
     rows = sampler.rows(memory, torch.stack([replay.rows for replay in asked]), size)
     columns = memory.read(rows.flatten())
+    if relative:
+        scale = torch.where(rows.flatten() < memory.capacity, memory.mean_weight().clamp_min(1e-12), 1.0)
+        columns["weight"] = columns["weight"] / scale
     if sampler is Distinct:  # what comes again counts for nothing
         again = torch.arange(size, device=rows.device) >= memory.kept + memory.pooled
         columns["weight"] = torch.where(again.expand(rows.shape).flatten(), 0.0, columns["weight"])

@@ -151,6 +151,7 @@ def test_defaults_on_a_stream_are_what_the_papers_search_chose_there():
         ("er", {"stream": 300}, "add --setting online"),
         ("er", {"pool": "selector"}, "pool needs a selector, but memory is a reservoir"),
         ("er", {"pool_mode": "training"}, "pool_mode needs a selector"),
+        ("er", {"kept_weights": "relative"}, "kept_weights needs a selector"),
         ("gcr", {"pool": "selector", "admit": "correct"}, "leave out admit"),
         ("gcr", {"pool": "selector", "every": 50}, "leave out every"),
         ("er", {"tasks": 10, "label_noise": 0.5}, "some have one class only; use fewer tasks"),
