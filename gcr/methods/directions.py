@@ -25,7 +25,7 @@ def vectors(directions: Sequence[Direction]) -> list[Tensor]:
         first = next((part for part in same if part is not None), None)
         if first is not None:
             columns.append([_as_it_lies(part, first) for part in same])
-    return [_joined(parts) for parts in zip(*columns, strict=True)]
+    return [_joined(pieces) for pieces in zip(*columns, strict=True)]
 
 
 def parts(vector: Tensor, directions: Sequence[Direction]) -> list[Tensor | None]:
@@ -35,7 +35,7 @@ def parts(vector: Tensor, directions: Sequence[Direction]) -> list[Tensor | None
     return [None if first is None else _like(next(rest), first) for first in firsts]
 
 
-def _joined(pieces: Sequence[Tensor]) -> Tensor:
+def _joined(pieces: tuple[Tensor, ...]) -> Tensor:
     """As ``torch.cat``, which takes five times as long where pieces are many and of very different lengths."""
     whole = pieces[0].new_empty(sum(len(piece) for piece in pieces))
     torch._foreach_copy_(whole.split([len(piece) for piece in pieces]), pieces)
