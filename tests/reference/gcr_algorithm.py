@@ -15,7 +15,7 @@ from reference.matching_pursuit import matching_pursuit
 
 
 class ReferenceGcr:
-    def __init__(self, net, scenario, *, alpha, beta, gamma, lr, capacity, replay_size, contrast, ridge=0.5):
+    def __init__(self, net, scenario, *, alpha, beta, gamma, lr, capacity, replay_size, contrast="features", ridge=0.5):
         self.net, self.scenario, self.contrast = copy.deepcopy(net), scenario, contrast
         self.alpha, self.beta, self.gamma, self.lr = alpha, beta, gamma, lr
         self.capacity, self.replay_size, self.temperature, self.ridge = capacity, replay_size, 0.07, ridge
