@@ -16,7 +16,7 @@ BilevelSelector = next(selector for selector in SELECTORS if selector.name == "b
 
 
 @pytest.mark.parametrize("model", ["mlp", "convnet"])
-def test_the_loss_is_that_of_plain_replay(model):
+def test_the_loss_is_that_of_plain_weighted_replay(model):
     side_by_side(Bilevel(), PlainReplay, model)
 
 

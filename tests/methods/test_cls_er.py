@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from conftest import make_scenario
-from reference.plain_replay import PlainReplay
+from reference.plain_replay import PlainReplay, mean
 from reference.side_by_side import side_by_side
 
 from gcr.memory import Policy
@@ -24,11 +24,11 @@ class PlainClsEr(PlainReplay):
         self.steps, self.moves = 0, {"plastic": [], "stable": []}
         self.chosen = set()
 
-    def loss(self, new, labels, old, old_labels):
+    def loss(self, new, labels, old, old_labels, weights):
         if old is None:
-            return super().loss(new, labels, old, old_labels)
+            return super().loss(new, labels, old, old_labels, weights)
         alone = self.net(old)
-        value, logits = super().loss(new, labels, old, old_labels)
+        value, logits = super().loss(new, labels, old, old_labels, weights)
         with torch.no_grad():
             plastic, stable = self.plastic(old), self.stable(old)
         terms = []
@@ -36,7 +36,7 @@ class PlainClsEr(PlainReplay):
             teacher = "stable" if torch.softmax(s, 0)[y] > torch.softmax(p, 0)[y] else "plastic"
             self.chosen.add(teacher)
             terms.append(((h - (s if teacher == "stable" else p)) ** 2).mean())
-        return value + METHOD.reg_weight * sum(terms) / len(terms), logits
+        return value + METHOD.reg_weight * mean(terms, weights), logits
 
     def after_step(self):
         self.steps += 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import make_scenario
 from reference.gcr_algorithm import cross_entropy
-from reference.plain_replay import PlainReplay
+from reference.plain_replay import PlainReplay, mean
 from reference.side_by_side import side_by_side
 
 from gcr.memory import Policy
@@ -13,22 +13,21 @@ from gcr.models import build
 from gcr.training import Training, train
 
 
-def mean(terms):
-    terms = list(terms)
-    return sum(terms) / len(terms)
-
-
 class PlainDer(PlainReplay):
     ALPHA, BETA = 0.4, None
 
     def loss_of(self, new, labels, replays):
         logits = self.net(new)
         value = mean(cross_entropy(h, y) for h, y in zip(logits, labels, strict=True))
-        outputs = [(self.net(old), entries) for old, entries in replays]
-        if outputs:
-            value = value + self.ALPHA * mean(((h - e[2]) ** 2).mean() for h, e in zip(*outputs[0], strict=True))
-        if outputs and self.BETA:
-            value = value + self.BETA * mean(cross_entropy(h, e[1]) for h, e in zip(*outputs[1], strict=True))
+        outputs = [self.net(old) for old, _, _ in replays]
+        if replays:
+            _, entries, weights = replays[0]
+            terms = [((h - e[2]) ** 2).mean() for h, e in zip(outputs[0], entries, strict=True)]
+            value = value + self.ALPHA * mean(terms, weights)
+        if replays and self.BETA:
+            _, entries, weights = replays[1]
+            terms = [cross_entropy(h, e[1]) for h, e in zip(outputs[1], entries, strict=True)]
+            value = value + self.BETA * mean(terms, weights)
         return value, logits
 
 
@@ -37,11 +36,12 @@ class PlainDerPlusPlus(PlainDer):
 
 
 class PlainSeparateEr(PlainReplay):
-    def loss(self, new, labels, old, old_labels):
+    def loss(self, new, labels, old, old_labels, weights):
         logits = self.net(new)
         value = mean(cross_entropy(h, y) for h, y in zip(logits, labels, strict=True))
         if old is not None:
-            value = value + mean(cross_entropy(h, y) for h, y in zip(self.net(old), old_labels, strict=True))
+            terms = [cross_entropy(h, y) for h, y in zip(self.net(old), old_labels, strict=True)]
+            value = value + mean(terms, weights)
         return value, logits
 
 

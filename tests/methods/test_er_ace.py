@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from reference.plain_replay import PlainReplay
+from reference.plain_replay import PlainReplay, mean
 from reference.side_by_side import side_by_side
 
 from gcr.methods import Batch, ErAce
@@ -19,16 +19,16 @@ def cross_entropy_among(h, y, classes):
 class PlainErAce(PlainReplay):
     unseen = "rivals"
 
-    def loss(self, new, labels, old, old_labels):
+    def loss(self, new, labels, old, old_labels, weights):
         self.seen = getattr(self, "seen", set()) | set(labels)
         logits = self.net(new)
         others = set(range(logits.shape[1])) - self.seen if self.unseen == "rivals" else set()
         terms = [cross_entropy_among(h, y, set(labels) | others) for h, y in zip(logits, labels, strict=True)]
-        loss = sum(terms) / len(terms)
+        loss = mean(terms)
         if old is not None:
             pairs = zip(self.net(old), old_labels, strict=True)
             terms = [cross_entropy_among(h, y, self.seen | others) for h, y in pairs]
-            loss = loss + sum(terms) / len(terms)
+            loss = loss + mean(terms, weights)
         return loss, logits
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import make_scenario
 from following import follow, fresh
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference.gradient_methods import PlainGem, bounded_qp
 
@@ -15,7 +15,7 @@ from gcr.experiments.experiment import compose
 from gcr.memory import Policy
 from gcr.methods import Batch, Gem
 from gcr.methods.cone import cone_multipliers
-from gcr.methods.gem import project_on_past
+from gcr.methods.gem import inner_products, project_on_past
 from gcr.models import build
 from gcr.select import ClassBalanced
 from gcr.settings import BadInput
@@ -70,8 +70,12 @@ def test_multipliers_equal_those_of_every_active_set_tried(seed, t, margin, spre
     np.testing.assert_allclose(g + past.T @ (margin + z), expected, atol=1e-6)
 
 
+ALMOST_DEPENDENT = torch.tensor([[0.0, 1, 0, 0], [2, -1, -3, 0], [-1, 1, 2, 0], [0, -1, -1, 0]])
+
+
 @settings(max_examples=200, deadline=None)
 @given(problems(), st.sampled_from([0.0, 0.5]))
+@example(ALMOST_DEPENDENT, 0.0)
 def test_the_projected_gradient_violates_nothing(lines, margin):
     lines = lines / lines.norm(dim=1, keepdim=True).clamp_min(1e-30)
     gradients, *past = ([line[:1], line[1:].unsqueeze(1), None] for line in lines)
@@ -80,8 +84,10 @@ def test_the_projected_gradient_violates_nothing(lines, margin):
     mended = torch.cat([first, rest.squeeze(1)])
     if (lines[1:].double() @ lines[0].double() >= 0).all():
         assert torch.equal(mended, lines[0])
-    else:
-        assert (lines[1:] @ mended >= -1e-5).all()
+    else:  # directions that almost depend on each other have multipliers in the hundreds, and rounding grows with them
+        products = inner_products(lines)
+        z = cone_multipliers(products[1:, 1:], products[0, 1:] + margin * products[1:, 1:].sum(1))
+        assert (lines[1:] @ mended >= -1e-5 - 1e-7 * float((margin + z).sum())).all()
 
 
 def kept_batch(tasks, weights):

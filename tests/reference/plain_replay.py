@@ -11,10 +11,17 @@ import torch
 from reference.gcr_algorithm import cross_entropy
 
 
+def mean(terms, weights=None):
+    terms = list(terms)
+    weights = weights or [1.0] * len(terms)
+    return sum(w * t for w, t in zip(weights, terms, strict=True)) / sum(weights)
+
+
 class PlainReplay:
     def __init__(self, net, scenario, *, lr, capacity):
         self.net, self.scenario, self.lr, self.capacity = copy.deepcopy(net), scenario, lr, capacity
         self.kept = []  # (image, label, logits)
+        self.weights = [1.0] * capacity  # of each slot
         self.n = 0
 
     def step(self, draws, replay):
@@ -34,21 +41,27 @@ class PlainReplay:
         return loss.item()
 
     def drawn(self, asked):
-        """A replay minibatch: its views and its entries."""
-        entries = [self.kept[min(int(u * len(self.kept)), len(self.kept) - 1)] for u in asked.rows[:, 1].tolist()]
-        return torch.stack([self.weak(e[0], u) for e, u in zip(entries, asked.views[0], strict=True)]), entries
+        """A replay minibatch: its views, its entries and their weights."""
+        slots = [min(int(u * len(self.kept)), len(self.kept) - 1) for u in asked.rows[:, 1].tolist()]
+        entries = [self.kept[slot] for slot in slots]
+        views = torch.stack([self.weak(e[0], u) for e, u in zip(entries, asked.views[0], strict=True)])
+        return views, entries, [self.weights[slot] for slot in slots]
 
     def loss_of(self, new, labels, replays):
-        """Of methods with one replay minibatch of which they need views and labels."""
-        for old, entries in replays:
-            return self.loss(new, labels, old, [entry[1] for entry in entries])
-        return self.loss(new, labels, None, None)
+        """Of methods with one replay minibatch of which they need views, labels and weights."""
+        for old, entries, weights in replays:
+            return self.loss(new, labels, old, [entry[1] for entry in entries], weights)
+        return self.loss(new, labels, None, [], [])
 
-    def loss(self, new, labels, old, old_labels):
-        """ER: one pass over all, the mean of all cross-entropies."""
+    def loss(self, new, labels, old, old_labels, weights):
+        """ER: one pass over all, new and replayed examples in proportion to their numbers."""
         logits = self.net(new if old is None else torch.cat([new, old]))
-        terms = [cross_entropy(h, y) for h, y in zip(logits, labels + (old_labels or []), strict=True)]
-        return sum(terms) / len(terms), logits[: len(labels)]
+        terms = [cross_entropy(h, y) for h, y in zip(logits, labels + old_labels, strict=True)]
+        b, r = len(labels), len(old_labels)
+        value = mean(terms[:b])
+        if r:
+            value = (b * value + r * mean(terms[b:], weights)) / (b + r)
+        return value, logits[:b]
 
     def after_step(self):
         pass
