@@ -35,9 +35,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class Coreset:
-    """The chosen ``rows`` of the pool, sorted, the ``weights`` they carry from now on, and a ``note`` in words."""
+    """The chosen ``rows`` of the pool, the ``weights`` they carry from now on, and a ``note`` in words."""
 
-    rows: Tensor  # [budget] int64, unique, ascending
+    rows: Tensor  # [budget] int64, unique; ascending, or in the order of choice where that means something (herding)
     weights: Tensor  # [budget] float, positive (0 only where a kept row brought 0)
     note: str = ""
 

@@ -3,6 +3,9 @@
 Algorithm 4 of iCaRL (Rebuffi et al., CVPR 2017). With features phi of length 1 and their mean mu over the class, the
 k-th pick is ``argmin_x || mu - (phi(x) + sum of earlier picks) / k ||``. A row is picked once at most; the mean is not
 scaled back to length 1, as in the authors' code.
+
+Rows are given, and so kept, class by class in the order of choice. A class that has nothing new to choose from gives up
+the last of them (Algorithm 5): its examples are not herded again among themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcr.select.coreset import Coreset, Pool, choose_per_class
+from gcr.select.coreset import Coreset, Pool, class_budgets, rows_by_class
 from gcr.settings import Settings
 
 
@@ -34,9 +37,14 @@ class Herding(Settings):
     needs: ClassVar[frozenset[str]] = frozenset({"features"})
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
-        features = pool.features
-        assert features is not None
-        return choose_per_class(pool, budget, lambda rows, k: herd(features[rows], k))
+        assert pool.features is not None
+        classes = rows_by_class(pool.labels)
+        chosen = []
+        for rows, share in zip(classes, class_budgets([len(rows) for rows in classes], budget), strict=True):
+            herded = pool.kept is not None and bool(pool.kept[rows].all())
+            chosen.append(rows[:share] if herded else rows[herd(pool.features[rows], share)])
+        rows = torch.cat(chosen)
+        return Coreset(rows, torch.ones_like(pool.weights[rows]))
 
 
 def herd(features: Tensor, picks: int) -> Tensor:

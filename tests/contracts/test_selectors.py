@@ -24,12 +24,13 @@ def make_pool(n, n_classes, seed):
 @every_selector
 @settings(max_examples=40, deadline=None)
 @given(n=st.integers(1, 40), n_classes=st.integers(1, 5), budget=st.integers(1, 45), seed=st.integers(0, 1000))
-def test_rows_are_unique_sorted_and_as_many_as_asked(selector, n, n_classes, budget, seed):
+def test_rows_are_unique_and_as_many_as_asked(selector, n, n_classes, budget, seed):
     pool, draws = make_pool(n, n_classes, seed)
     chosen = selector()(pool, budget, draws)
     rows = chosen.rows.tolist()
     assert len(rows) == min(n, budget)
-    assert rows == sorted(set(rows))
+    assert sorted(rows) == sorted(set(rows))
+    assert rows == sorted(rows) or selector.name == "herding"  # which gives them in the order of choice
     assert all(0 <= row < n for row in rows)
     assert chosen.weights.shape == chosen.rows.shape
     assert chosen.weights.dtype == pool.weights.dtype

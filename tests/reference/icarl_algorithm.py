@@ -52,21 +52,35 @@ class PlainIcarl(PlainReplay):
         return features / features.norm()
 
     def herd(self):
+        """Algorithms 4 and 5: lists of exemplars, of which earlier classes keep the beginning."""
         self.net.eval()
-        pool = self.kept + self.candidates
+        classes = sorted({e[1] for e in self.kept + self.candidates})
+        shares, left = dict.fromkeys(classes, 0), self.capacity
+        while left and any(shares[c] < self.count(c) for c in classes):
+            for c in classes:
+                if left and shares[c] < self.count(c):
+                    shares[c] += 1
+                    left -= 1
+        kept = []
+        for c in classes:
+            old = [e for e in self.kept if e[1] == c]
+            kept += old[: shares[c]] or self.chosen([e for e in self.candidates if e[1] == c], shares[c])
+        self.kept = [(*e[:3], 1.0) for e in kept]
+        self.candidates, self.n_t = [], 0
 
-        def choose(rows, share):
-            features = [self.feature(pool[i][0]).double() for i in rows]
-            features = [f / f.norm() for f in features]
-            mean = sum(features) / len(features)
-            picked = []
-            for k in range(1, share + 1):
-                before = sum((features[i] for i in picked), torch.zeros_like(mean))
-                open_rows = [i for i in range(len(rows)) if i not in picked]
-                picked.append(min(open_rows, key=lambda i: float((mean - (features[i] + before) / k).norm())))
-            return picked
+    def count(self, c):
+        return sum(e[1] == c for e in self.kept + self.candidates)
 
-        self.keep_per_class(choose)
+    def chosen(self, entries, share):
+        features = [self.feature(e[0]).double() for e in entries]
+        features = [f / f.norm() for f in features]
+        mean = sum(features) / len(features)
+        picked = []
+        for k in range(1, share + 1):
+            before = sum((features[i] for i in picked), torch.zeros_like(mean))
+            open_rows = [i for i in range(len(entries)) if i not in picked]
+            picked.append(min(open_rows, key=lambda i: float((mean - (features[i] + before) / k).norm())))
+        return [entries[i] for i in picked]
 
     def end_stage(self):
         self.net.eval()

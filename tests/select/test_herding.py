@@ -37,7 +37,17 @@ def test_every_class_is_herded_alone():
     for label, share in ((0, 4), (5, 3)):
         rows = torch.nonzero(labels == label).flatten()
         expected += rows[plain_herding(features[rows], share)].tolist()
-    assert Herding()(pool_of(features, labels), 7, torch.rand(20, generator=g)).rows.tolist() == sorted(expected)
+    assert Herding()(pool_of(features, labels), 7, torch.rand(20, generator=g)).rows.tolist() == expected
+
+
+def test_a_class_with_nothing_new_gives_up_the_last_of_its_list():
+    """Algorithm 5; another class, which has candidates, is herded."""
+    g = torch.Generator().manual_seed(2)
+    features, labels = torch.randn(18, 3, generator=g), torch.tensor([0] * 8 + [1] * 10)
+    kept = torch.arange(18) < 8
+    rows = Herding()(Pool(labels, torch.ones(18), features, kept=kept), 10, torch.zeros(18)).rows.tolist()
+    assert rows[:5] == [0, 1, 2, 3, 4] != plain_herding(features[:8], 5)
+    assert rows[5:] == [8 + i for i in plain_herding(features[8:], 5)]
 
 
 def test_length_of_features_plays_no_part():
