@@ -7,10 +7,10 @@ below 1 (its gradient points away from all those drawn), every example of it dra
 proportional to the scores and takes it with probability ``s_i / (s_i + c)``.
 
 Gradients are those of cross-entropy by the last layer, ``g = residual (x) [features; 1]``, whose inner products follow
-from the two factors; the authors take the whole network. As in their code the network is in evaluation mode and has
-already been trained on the batch, and the first examples get the score 0.1. All examples of a batch decide at once, by
-the scores from before it; where two take one slot, the later has it. Examples to compare with are drawn with
-replacement.
+from the two factors; the authors take the whole network (``gradients="whole"``). As in their code the network is in
+evaluation mode and has already been trained on the batch, and the first examples get the score 0.1. All examples of a
+batch decide at once, by the scores from before it; where two take one slot, the later has it. Examples to compare with
+are drawn with replacement.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ class GssGreedy(Settings):
     )
 
     compared: int = setting(32, "remembered examples that a new batch's gradients are compared with", low=1)
+    gradients: str = setting(
+        "last-layer",
+        "those of the last layer, or of the whole network (authors; slow, and large)",
+        choices=("last-layer", "whole"),
+    )
 
 
 class Scores(NamedTuple):

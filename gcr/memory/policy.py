@@ -94,6 +94,10 @@ class Policy(Settings):
         return self.selector.compared if isinstance(self.selector, GssGreedy) else 0
 
     @property
+    def compares_whole_gradients(self) -> bool:
+        return isinstance(self.selector, GssGreedy) and self.selector.gradients == "whole"
+
+    @property
     def pool_size(self) -> int:
         return (self.candidates or self.buffer) if self.selects else 0
 

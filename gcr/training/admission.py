@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
 
 from gcr.augment import Views
 from gcr.memory import Memory, gss_greedy
@@ -21,16 +25,40 @@ def offer_by_gradients(
     batch: dict[str, Tensor],
     draws: AdmissionDraws | None,
     admitted: Tensor | None,
+    whole: bool = False,
 ) -> None:
-    """GSS-Greedy: one pass of the network, in evaluation mode, over plain images of the batch and remembered ones."""
+    """GSS-Greedy: one pass of the network, in evaluation mode, over plain images of the batch and remembered ones.
+
+    ``whole``: by gradients of all parameters, instead of the last layer's.
+    """
     if draws is None:
         gss_greedy.offer_by_scores(memory, batch, None, None, admitted)
         return
     old = memory.read(gss_greedy.rows_to_compare(memory, draws.compared))
     net.eval()
-    (output,) = net.each(views.plain(torch.cat([batch["image"], old["image"]])))
+    images, labels = torch.cat([batch["image"], old["image"]]), torch.cat([batch["label"], old["label"]])
+    gradients = (_whole_gradients if whole else _last_layer_gradients)(net, views.plain(images), labels)
     net.train()
-    residuals = label_residual(output.logits, torch.cat([batch["label"], old["label"]]))
-    sizes = [len(batch["label"]), len(old["label"])]
-    new, compared = map(LastLayerGradients, output.features.split(sizes), residuals.split(sizes))
+    b = len(batch["label"])
+    new, compared = (
+        replace(gradients, features=gradients.features[part], residuals=gradients.residuals[part])
+        for part in (slice(b), slice(b, None))
+    )
     gss_greedy.offer_by_scores(memory, batch, gss_greedy.scores(new, compared), draws.slots, admitted)
+
+
+def _last_layer_gradients(net: Network, images: Tensor, labels: Tensor) -> LastLayerGradients:
+    (output,) = net.each(images)
+    return LastLayerGradients(output.features, label_residual(output.logits, labels))
+
+
+def _whole_gradients(net: Network, images: Tensor, labels: Tensor) -> LastLayerGradients:
+    """Of cross-entropy by all parameters, for each example: as many numbers as parameters times examples."""
+    parameters = {name: parameter.detach() for name, parameter in net.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+        logits: Tensor = functional_call(net, parameters, (image.unsqueeze(0),))
+        return F.cross_entropy(logits, label.unsqueeze(0))
+
+    each = vmap(grad(loss), (None, 0, 0))(parameters, images, labels)
+    return LastLayerGradients.of_matrix(torch.cat([part.flatten(1) for part in each.values()], 1))

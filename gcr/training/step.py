@@ -87,7 +87,8 @@ def train_step(
             right = right | (state.memory.kept + state.memory.pooled == 0)
         admitted = right if policy.admit == "correct" else None
         if policy.compared:
-            offer_by_gradients(net, state.memory, scenario.views, offered, admission, admitted)
+            whole = policy.compares_whole_gradients
+            offer_by_gradients(net, state.memory, scenario.views, offered, admission, admitted, whole)
         else:
             state.memory.offer(offered, reservoir, admitted)
 

@@ -1,4 +1,4 @@
-"""GSS-Greedy, Algorithm 2 of Aljundi et al., example by example, with gradients of the head from automatic
+"""GSS-Greedy, Algorithm 2 of Aljundi et al., example by example, with gradients from automatic
 differentiation. Examples of a batch decide by the scores from before it; a later one overwrites an earlier."""
 
 from itertools import accumulate
@@ -11,6 +11,8 @@ from reference.plain_replay import PlainReplay
 
 class PlainGss(PlainReplay):
     """Entries of ``kept`` are (image, label, logits, score)."""
+
+    whole = False  # gradients of the whole network, or of the head
 
     def __init__(self, net, scenario, **settings):
         super().__init__(net, scenario, **settings)
@@ -46,10 +48,10 @@ class PlainGss(PlainReplay):
         return room
 
     def gradient(self, images, labels):
-        """Of the mean cross-entropy, by the weights and biases of the last layer."""
+        """Of the mean cross-entropy."""
         logits = self.net(torch.stack([self.normalised(x) for x in images]))
         loss = sum(cross_entropy(h, y) for h, y in zip(logits, labels, strict=True)) / len(labels)
-        gradients = torch.autograd.grad(loss, [self.net.head.weight, self.net.head.bias])
+        gradients = torch.autograd.grad(loss, list((self.net if self.whole else self.net.head).parameters()))
         return torch.cat([g.flatten() for g in gradients]).double()
 
     def score(self, gradient, others):
