@@ -76,7 +76,7 @@ class Runs:
     @property
     def notes(self) -> list[str]:
         """For the foot of a table."""
-        return [*self._unreadable_notes(), *self._version_notes()]
+        return [*self._unreadable_notes(), *self._version_notes(), *self._evaluation_notes()]
 
     def _version_notes(self) -> list[str]:
         versions = [result["versions"] for group in self.groups for result in group.results]
@@ -86,6 +86,20 @@ class Runs:
             if len(counts) > 1:
                 told = ", ".join(f"{version} ({number})" for version, number in sorted(counts.items()))
                 notes.append(f"mixed versions of {library}: {told} runs; what they computed may differ")
+        return notes
+
+    def _evaluation_notes(self) -> list[str]:
+        """Methods that are told where tasks end are evaluated there, others after every stream."""
+        online = [group.experiment for group in self.groups if group.experiment.stream.online]
+        notes = []
+        for scenario in dict.fromkeys(experiment.scenario for experiment in online):
+            made = [e for e in online if e.scenario == scenario and not e.method.sees_all_tasks]
+            told = dict.fromkeys(e.label for e in made if e.method.needs_tasks)
+            if told and not all(e.method.needs_tasks for e in made):
+                notes.append(
+                    f"{scenario}, online: {', '.join(told)} evaluated at the ends of tasks, others after every stream; "
+                    "forgetting, any-time and learning accuracy cannot be compared between the two"
+                )
         return notes
 
     def _unreadable_notes(self) -> list[str]:

@@ -1,9 +1,9 @@
 """CLS-ER: two averages of the network teach it, a plastic and a stable one (Arani, Sarfraz and Zonooz 2022).
 
-``loss = CE(new and replay) + reg_weight * mean |h(x') - z'|^2``, with h the network and z' the logits of whichever
-average gives the true class of x' the higher probability. An average moves to ``a theta_average + (1 - a) theta`` in a
-share of the steps, the plastic one often, the stable one seldom; in its m-th move ``a = min(1 - 1 / m, decay)``: it
-begins as a plain mean. The stable one predicts.
+``loss = CE(new and replay) + reg_weight * mean |h(x') - z'|^2``, with h the network, ``|.|^2`` the mean over classes
+and z' the logits of whichever average gives the true class of x' the higher probability. An average moves to ``a
+theta_average + (1 - a) theta`` in a share of the steps, the plastic one often, the stable one seldom; in its m-th move
+``a = min(1 - 1 / m, decay)``: it begins as a plain mean. The stable one predicts.
 
 Which steps is drawn at random in the paper; here they are spread evenly, from the first step on: step t is one if
 ``ceil(t rate) > ceil((t - 1) rate)``. The authors' code has ``t + 1`` for m, so that an average that moves seldom keeps

@@ -1,7 +1,8 @@
 """DER and DER++: dark experience replay (Buzzega et al. 2020).
 
-DER: ``loss = CE(new) + alpha * mean |h(x') - z'|^2``, with z' the logits stored with x'. DER++ adds ``beta * CE(x'',
-y'')`` on a second, independent draw. What the GCR paper's tables call DER is DER++.
+DER: ``loss = CE(new) + alpha * mean |h(x') - z'|^2``, with z' the logits stored with x' and ``|.|^2`` the mean over
+classes. DER++ adds ``beta * CE(x'', y'')`` on a second, independent draw. What the GCR paper's tables call DER is
+DER++.
 """
 
 from __future__ import annotations

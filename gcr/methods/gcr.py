@@ -2,9 +2,10 @@
 
 ``loss = CE(new) + alpha * mean_w |h(x') - z'|^2 + beta * mean_w CE(x'', y'') + gamma * mean_w SupCon(x''', y''')``
 
-Each replay term has its own draw from candidates and kept buffer (x', x'', x'''), and is weighted by the weights that
-GradApprox gave (1 for candidates). SupCon contrasts two strong views of the minibatch. The buffer itself is chosen at
-every boundary by the selector ``grad-approx`` on the gradients of the distillation and label terms.
+``|.|^2`` is the mean over classes. Each replay term has its own draw from candidates and kept buffer (x', x'', x'''),
+and is weighted by the weights that GradApprox gave (1 for candidates). SupCon contrasts two strong views of the
+minibatch. The buffer itself is chosen at every boundary by the selector ``grad-approx`` on the gradients of the
+distillation and label terms.
 """
 
 from __future__ import annotations

@@ -32,6 +32,17 @@ def test_rows_are_groups_of_seeds(tmp_path):
     assert all(len(row) == len(columns()) for row in rows)
 
 
+def test_it_is_said_where_online_methods_are_evaluated_at_other_times(tmp_path):
+    for method in ("er", "gcr", "joint"):
+        put(tmp_path, method, 0, 10.0, setting="online")
+    put(tmp_path, "icarl", 0, 10.0)
+    assert read_runs(tmp_path).notes == []
+    put(tmp_path, "icarl", 0, 10.0, setting="online")
+    put(tmp_path, "gem", 0, 10.0, setting="online")
+    (note,) = read_runs(tmp_path).notes
+    assert note.startswith("seq-digits, online: gem, icarl evaluated at the ends of tasks, others after every stream")
+
+
 def test_epochs_are_told_where_offline_runs_differ_in_them(tmp_path):
     put(tmp_path, "er", 0, 10.0, epochs=50)
     put(tmp_path, "der++", 0, 10.0, epochs=50)
