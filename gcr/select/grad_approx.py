@@ -29,9 +29,10 @@ import torch
 from torch import Tensor
 
 from gcr.select.coreset import Coreset, Pool, class_budgets, rows_by_class, task_budgets
+from gcr.select.dropping import match_dropping
 from gcr.select.gradients import LastLayerGradients
 from gcr.select.match import match
-from gcr.settings import Settings, setting
+from gcr.settings import BadInput, Settings, setting
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ class GradApprox(Settings):
         "equal shares of the buffer for classes (paper), or for tasks, by the pool's numbers inside (reference code)",
         choices=("class", "task"),
     )
+    negative: str = setting(
+        "excluded",
+        "weights below 0: excluded from the solution (paper), or their rows dropped, and drawn anew with weight 1"
+        " (reference code)",
+        choices=("excluded", "dropped"),
+    )
     replace: int = setting(0, "passes of exchanging rows after the greedy choice; 0 is the paper's algorithm", low=0)
     trim: float = setting(0.0, "share of each class, the longest gradients, that is not chosen", low=0.0, high=0.9)
     rows: str = setting(
@@ -56,6 +63,18 @@ class GradApprox(Settings):
         "fitted", "of the chosen rows: those that match the gradient, or all 1", choices=("fitted", "unit")
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        beyond = {
+            "replace": self.replace,
+            "trim": self.trim,
+            "tolerance": self.tolerance,
+            "rows": self.rows != "matched",
+        }
+        if self.negative == "dropped" and any(beyond.values()):
+            given = next(name for name, value in beyond.items() if value)
+            raise BadInput(f"negative=dropped is the reference code's matching, which has no {given}; leave it out")
+
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
         assert pool.features is not None
         assert pool.residuals is not None
@@ -64,12 +83,18 @@ class GradApprox(Settings):
         budgets = class_budgets([len(rows) for rows in classes], budget)
         if self.shares == "task" and pool.tasks is not None:
             budgets = task_budgets(pool.labels, pool.tasks, budget)
+        if self.negative == "dropped":
+            chosen = match_dropping(gradients, pool.labels, pool.weights, budget, self.ridge, draws, budgets)
+            return self._weighted(chosen)
         barred = longest(gradients, classes, self.trim, budgets) if self.trim else None
         if self.rows == "random":
             barred = not_drawn(draws if barred is None else draws + barred, classes, budgets)
         chosen = match(
             gradients, pool.labels, pool.weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets
         )
+        return self._weighted(chosen)
+
+    def _weighted(self, chosen: Coreset) -> Coreset:
         return chosen if self.weights == "fitted" else replace(chosen, weights=torch.ones_like(chosen.weights))
 
 

@@ -1,0 +1,81 @@
+"""Matching as the released code has it, against the same in NumPy on explicit gradients."""
+
+import numpy as np
+import pytest
+import torch
+
+from gcr.experiments.experiment import compose
+from gcr.select import GradApprox
+from gcr.select.coreset import Pool
+from gcr.select.dropping import pursue
+from gcr.settings import BadInput
+
+
+def plain_pursuit(gradients, target, budget, ridge):
+    """[n, d], [d] -> rows and weights. Also how often a row was dropped."""
+    support, fitted, dropped = [], np.zeros(0), 0
+
+    def solve():
+        a = gradients[support]
+        return np.linalg.lstsq(a @ a.T + ridge * np.eye(len(a)), a @ target, rcond=None)[0]
+
+    while len(support) < budget:
+        best = int(np.argmax(gradients @ (target - gradients[support].T @ fitted)))
+        if best in support:
+            break
+        support.append(best)
+        fitted = solve()
+        while len(support) and min(fitted) < 0:
+            support.pop(int(np.argmin(fitted)))
+            dropped += 1
+            fitted = solve()
+        if best not in support:
+            break
+    return support, fitted, dropped
+
+
+@pytest.mark.parametrize("ridge", [0.5, 0.01])
+def test_it_is_plain_ridge_regression_that_drops_negative_rows(ridge):
+    ended_short = all_dropped = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        gradients, weights = rng.normal(size=(25, 8)) + rng.normal(size=8), rng.uniform(0.1, 2.0, size=25)
+        support, fitted, dropped = plain_pursuit(gradients, gradients.T @ weights, 12, ridge)
+        ours, found = pursue(torch.from_numpy(gradients @ gradients.T), torch.from_numpy(weights), 12, ridge)
+        assert ours.tolist() == support
+        np.testing.assert_allclose(found.numpy(), fitted, rtol=1e-6)
+        ended_short += len(support) < 12
+        all_dropped += dropped
+    assert ended_short > 0
+    assert all_dropped > 0
+
+
+def some_pool(n=40):
+    g = torch.Generator().manual_seed(3)
+    labels = torch.arange(n) % 3
+    return Pool(
+        labels, torch.rand(n, generator=g) + 0.5, torch.randn(n, 2, generator=g), torch.randn(n, 3, generator=g)
+    )
+
+
+def test_what_is_missing_is_drawn_with_weight_one():
+    pool, draws = some_pool(), torch.rand(40, generator=torch.Generator().manual_seed(4))
+    chosen = GradApprox(negative="dropped")(pool, 30, draws)
+    assert len(chosen.rows) == 30
+    assert chosen.rows.tolist() == sorted(set(chosen.rows.tolist()))
+    topped_up = chosen.rows[chosen.weights == 1.0]
+    assert chosen.note == f"{len(topped_up)} of 30 rows topped up at random"
+    assert len(topped_up) > 3
+    left = sorted(set(range(40)) - set(chosen.rows.tolist()))
+    for label in range(3):  # none that was left out had a smaller draw than one that was taken
+        taken = [draws[row] for row in topped_up if pool.labels[row] == label]
+        assert max(taken, default=0.0) < min(draws[row] for row in left if pool.labels[row] == label)
+    assert GradApprox()(pool, 30, draws).note != chosen.note
+    unit = GradApprox(negative="dropped", weights="unit")(pool, 30, draws)
+    assert torch.equal(unit.rows, chosen.rows)
+    assert unit.weights.unique().tolist() == [1.0]
+
+
+def test_it_has_no_options_of_ours():
+    with pytest.raises(BadInput, match="negative=dropped is the reference code's matching, which has no trim"):
+        compose("seq-digits", "gcr", overrides={"negative": "dropped", "trim": 0.1})
