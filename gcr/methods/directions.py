@@ -36,7 +36,7 @@ def parts(vector: Tensor, directions: Sequence[Direction]) -> list[Tensor | None
 
 
 def _joined(pieces: tuple[Tensor, ...]) -> Tensor:
-    """As ``torch.cat``, which takes five times as long where pieces are many and of very different lengths."""
+    """As ``torch.cat``, which is slow on a GPU where pieces are many and of very different lengths."""
     whole = pieces[0].new_empty(sum(len(piece) for piece in pieces))
     torch._foreach_copy_(whole.split([len(piece) for piece in pieces]), pieces)
     return whole

@@ -1,5 +1,7 @@
 """Matching as the released code has it, against the same in NumPy on explicit gradients."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -76,6 +78,15 @@ def test_what_is_missing_is_drawn_with_weight_one():
     assert unit.weights.unique().tolist() == [1.0]
 
 
-def test_it_has_no_options_of_ours():
+def test_shares_may_go_by_task():
+    pool = replace(some_pool(), tasks=torch.arange(40) % 3 // 2)  # classes 0 and 1 are a task, class 2 another
+    counts = [
+        pool.labels[GradApprox(negative="dropped", shares=shares)(pool, 12, torch.rand(40)).rows].bincount().tolist()
+        for shares in ("class", "task")
+    ]
+    assert counts == [[4, 4, 4], [3, 3, 6]]
+
+
+def test_options_that_change_how_rows_are_found_are_not_for_it():
     with pytest.raises(BadInput, match="negative=dropped is the reference code's matching, which has no trim"):
         compose("seq-digits", "gcr", overrides={"negative": "dropped", "trim": 0.1})

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from gcr.memory import Coin, Memory
+from gcr.memory import Coin, Memory, Policy
+from gcr.methods import Gcr
+from gcr.select import GradApprox
+from gcr.training import Training, train
 from gcr.training.draws import ReplayDraws
 from gcr.training.step import draw_replays
 
@@ -52,3 +55,13 @@ def test_relative_weights_before_anything_is_kept():
     batch = {"image": torch.zeros(2, 1, 2, 2, dtype=torch.uint8), "label": torch.tensor([7, 8])}
     memory.offer(batch, torch.zeros(2).double())
     assert weights_of(memory, relative=True) == {7: 1.0, 8: 1.0}
+
+
+def test_the_setting_reaches_the_step(scenario):
+    """From the third task on, when weights have been chosen."""
+    heads = []
+    for kept_weights in ("chosen", "relative"):
+        policy = Policy(buffer=12, selector=GradApprox(), kept_weights=kept_weights)
+        outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0)
+        heads.append(outcome.state.net.head.weight)
+    assert not torch.equal(*heads)
