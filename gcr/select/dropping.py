@@ -2,9 +2,9 @@
 
 As in ``omp.py`` the row of largest correlation enters, but its weights are those of plain ridge regression on the
 support; while one is negative, the most negative row leaves and the rest is solved again. It ends when the best row is
-in the support already, or leaves as soon as it has entered (where the released code would never end), or after twice
-as many rounds as rows are asked for. What a class then lacks is drawn at random, with weight 1. The paper asks for
-weights >= 0 instead, which ``omp.py`` finds.
+in the support already, or after twice as many rounds as rows are asked for, where rows come and go (the released code
+has no such end). What a class then lacks is drawn at random, with weight 1. The paper asks for weights >= 0 instead,
+which ``omp.py`` finds.
 """
 
 from __future__ import annotations
@@ -65,8 +65,6 @@ def pursue(gram: Tensor, target_weights: Tensor, budget: int, ridge: float) -> t
             left = torch.arange(len(support), device=gram.device) != fitted.argmin()
             support = support[left]
             fitted = _ridge_regression(gram, correlation, support, ridge)
-        if not bool((support == best).any()):
-            break
     positive = fitted > 0
     return support[positive], fitted[positive]
 

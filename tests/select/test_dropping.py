@@ -31,8 +31,6 @@ def plain_pursuit(gradients, target, budget, ridge):
             support.pop(int(np.argmin(fitted)))
             dropped += 1
             fitted = solve()
-        if best not in support:
-            break
     return support, fitted, dropped
 
 
