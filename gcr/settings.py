@@ -59,6 +59,11 @@ class Settings:
             if "help" in declared.metadata:
                 object.__setattr__(self, declared.name, _checked(declared, getattr(self, declared.name)))
 
+    def changed(self, *names: str) -> str:
+        """The first of these that is not at its default, or nothing."""
+        defaults = {declared.name: declared.default for declared in fields(self)}
+        return next((name for name in names if getattr(self, name) != defaults[name]), "")
+
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Build from JSON-like values; unknown keys are refused."""

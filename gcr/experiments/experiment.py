@@ -160,11 +160,7 @@ def compose(
         if key not in homes:
             raise unknown(f"setting of {method}{f' + {selector}' if selector else ''}", key, ["model", *homes])
         if key in unused_by(method_class):
-            why = (
-                ": it is told where tasks end, so each is a stream"
-                if method_class.needs_tasks and key == "stream"
-                else ""
-            )
+            why = ": each task is one" if key == "stream" and method_class.needs_tasks else ""
             raise BadInput(f"{method} has no use for {key}{why}; leave it out")
     values = {part: {key: value for key, value in given.items() if homes[key] is part} for part in parts}
     memory = None

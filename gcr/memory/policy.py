@@ -7,7 +7,7 @@ freely: GCR's selection under ER's loss, or GCR's loss on a reservoir, are setti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from gcr.memory.gss_greedy import GssGreedy
@@ -73,15 +73,10 @@ class Policy(Settings):
         super().__post_init__()
         if not self.selects:
             kind = "a reservoir" if isinstance(self.selector, Reservoir) else self.selector.name
-            if given := self._changed("candidates", "every", "pool", "pool_view", "pool_mode", "kept_weights"):
+            if given := self.changed("candidates", "every", "pool", "pool_view", "pool_mode", "kept_weights"):
                 raise BadInput(f"{given} needs a selector, but memory is {kind}; leave it out, or name a selector")
-        if self.pool == "selector" and (given := self._changed("every", "admit", "pool_view")):
+        if self.pool == "selector" and (given := self.changed("every", "admit", "pool_view")):
             raise BadInput(f"pool=selector chooses among all plain images of a task or stream; leave out {given}")
-
-    def _changed(self, *names: str) -> str:
-        """The first that is not at its default, or nothing."""
-        defaults = {declared.name: declared.default for declared in fields(self)}
-        return next((name for name in names if getattr(self, name) != defaults[name]), "")
 
     @property
     def selects(self) -> bool:

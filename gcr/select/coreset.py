@@ -112,10 +112,15 @@ def rows_by_class(labels: Tensor) -> list[Tensor]:
     return list(torch.tensor_split(labels.argsort(stable=True), counts.cumsum(0)[:-1].cpu()))
 
 
-def choose_per_class(pool: Pool, budget: int, choose: Callable[[Tensor, int], Tensor]) -> Coreset:
-    """Share the budget equally and take ``choose(rows of a class, its share)``, positions within them; unit weights."""
+def choose_per_class(
+    pool: Pool, budget: int, choose: Callable[[Tensor, int], Tensor], in_order: bool = False
+) -> Coreset:
+    """Share the budget equally and take ``choose(rows of a class, its share)``, positions within them; unit weights.
+
+    ``in_order``: rows stay class by class, as they were chosen.
+    """
     classes = rows_by_class(pool.labels)
     budgets = class_budgets([len(rows) for rows in classes], budget)
     chosen = [rows[choose(rows, share)] for rows, share in zip(classes, budgets, strict=True)]
-    rows = torch.cat(chosen).sort().values
+    rows = torch.cat(chosen) if in_order else torch.cat(chosen).sort().values
     return Coreset(rows, torch.ones_like(pool.weights[rows]))

@@ -12,24 +12,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gcr.select.coreset import Coreset, class_budgets, rows_by_class
+from gcr.select.coreset import Coreset
 from gcr.select.gradients import LastLayerGradients
 
 
 def match_dropping(
     gradients: LastLayerGradients,
-    labels: Tensor,
+    classes: list[Tensor],
+    budgets: list[int],
     weights: Tensor,
-    budget: int,
     ridge: float,
     draws: Tensor,
-    budgets: list[int] | None = None,
 ) -> Coreset:
-    """Class by class, one after the other; the pool's ``weights`` scale the target only. ``draws`` [n] fill up."""
-    classes = rows_by_class(labels)
+    """One class after the other, ``classes`` being their rows. The pool's ``weights`` scale the target only; ``draws``
+    [n] fill up."""
     found: list[tuple[Tensor, Tensor]] = []
     topped_up = 0
-    for rows, share in zip(classes, budgets or class_budgets([len(r) for r in classes], budget), strict=True):
+    for rows, share in zip(classes, budgets, strict=True):
         if share == len(rows):
             found.append((rows, weights[rows].double()))
             continue
@@ -39,7 +38,7 @@ def match_dropping(
         others = rows[free]
         others = others[draws[others].argsort(stable=True)[: share - len(support)]]
         topped_up += len(others)
-        found.append((torch.cat([rows[support], others]), torch.cat([fitted, torch.ones_like(draws[others]).double()])))
+        found.append((torch.cat([rows[support], others]), torch.cat([fitted, fitted.new_ones(len(others))])))
     rows, chosen = (torch.cat(part) for part in zip(*found, strict=True))
     order = rows.argsort()
     note = f"{topped_up} of {len(rows)} rows topped up at random" if topped_up else ""

@@ -65,14 +65,7 @@ class GradApprox(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        beyond = {
-            "replace": self.replace,
-            "trim": self.trim,
-            "tolerance": self.tolerance,
-            "rows": self.rows != "matched",
-        }
-        if self.negative == "dropped" and any(beyond.values()):
-            given = next(name for name, value in beyond.items() if value)
+        if self.negative == "dropped" and (given := self.changed("tolerance", "replace", "trim", "rows")):
             raise BadInput(f"negative=dropped is the reference code's matching, which has no {given}; leave it out")
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
@@ -83,18 +76,15 @@ class GradApprox(Settings):
         budgets = class_budgets([len(rows) for rows in classes], budget)
         if self.shares == "task" and pool.tasks is not None:
             budgets = task_budgets(pool.labels, pool.tasks, budget)
-        if self.negative == "dropped":
-            chosen = match_dropping(gradients, pool.labels, pool.weights, budget, self.ridge, draws, budgets)
-            return self._weighted(chosen)
         barred = longest(gradients, classes, self.trim, budgets) if self.trim else None
         if self.rows == "random":
             barred = not_drawn(draws if barred is None else draws + barred, classes, budgets)
-        chosen = match(
-            gradients, pool.labels, pool.weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets
-        )
-        return self._weighted(chosen)
-
-    def _weighted(self, chosen: Coreset) -> Coreset:
+        if self.negative == "dropped":
+            chosen = match_dropping(gradients, classes, budgets, pool.weights, self.ridge, draws)
+        else:
+            chosen = match(
+                gradients, pool.labels, pool.weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets
+            )
         return chosen if self.weights == "fitted" else replace(chosen, weights=torch.ones_like(chosen.weights))
 
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcr.select.coreset import Coreset, Pool, class_budgets, rows_by_class
+from gcr.select.coreset import Coreset, Pool, choose_per_class
 from gcr.settings import Settings
 
 
@@ -37,14 +37,15 @@ class Herding(Settings):
     needs: ClassVar[frozenset[str]] = frozenset({"features"})
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
-        assert pool.features is not None
-        classes = rows_by_class(pool.labels)
-        chosen = []
-        for rows, share in zip(classes, class_budgets([len(rows) for rows in classes], budget), strict=True):
-            herded = pool.kept is not None and bool(pool.kept[rows].all())
-            chosen.append(rows[:share] if herded else rows[herd(pool.features[rows], share)])
-        rows = torch.cat(chosen)
-        return Coreset(rows, torch.ones_like(pool.weights[rows]))
+        features, kept = pool.features, pool.kept
+        assert features is not None
+
+        def choose(rows: Tensor, share: int) -> Tensor:
+            if kept is not None and bool(kept[rows].all()):
+                return torch.arange(share, device=rows.device)
+            return herd(features[rows], share)
+
+        return choose_per_class(pool, budget, choose, in_order=True)
 
 
 def herd(features: Tensor, picks: int) -> Tensor:
