@@ -123,6 +123,12 @@ class Experiment:
         return self.scenario, method, [p.name for p in POLICIES].index(self.memory.selector.name), self.memory.buffer
 
     @property
+    def usual(self) -> Experiment:
+        """The same method on the same scenario with all settings at their defaults."""
+        selector = self.memory.selector.name if self.memory else None
+        return compose(self.scenario, self.method.name, selector=selector, overrides={"setting": self.stream.setting})
+
+    @property
     def run_name(self) -> str:
         buffer = [f"k{self.memory.buffer}"] if self.memory else []
         online = ["online"] if self.stream.online else []

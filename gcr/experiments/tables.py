@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gcr.experiments.experiment import flat
 from gcr.experiments.formats import Entry, Sheet
@@ -71,8 +72,8 @@ def by_scenario(groups: list[Group]) -> dict[str, list[Group]]:
 
 
 def row_names(groups: list[Group]) -> list[str]:
-    """The label of each group, with the settings that tell it from others of the same label and buffer size; and with
-    its epochs where offline groups differ in them, since that would not be a fair comparison."""
+    """The label of each group, with what tells it from others of the same label and buffer size; and with its epochs
+    where offline groups differ in them, since that would not be a fair comparison."""
     epochs = {group.experiment.training.epochs for group in groups if not group.experiment.stream.online}
     always = ("training.epochs",) if len(epochs) > 1 else ()
     families: dict[tuple[str, str, str], list[int]] = {}
@@ -86,15 +87,30 @@ def row_names(groups: list[Group]) -> list[str]:
 
 
 def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
-    """For each of some groups, the settings that tell it from the others, and those that are ``always`` told; the
-    folder only where they do not."""
+    """For each of some groups, what a reader must know of it: the values that one tunes (all of training, numbers of the
+    method) where groups differ in them, or ``always``; of the rest whatever is not at its default; and the folder where
+    all that is the same for two of them."""
+    described = [flat(group.experiment.to_dict()) for group in groups]
+    known: dict[str, set[str]] = {}
+    for settings in described:
+        for key, value in settings.items():
+            known.setdefault(key, set()).add(str(value))
+
+    def is_told(key: str, value: Any, default: Any) -> bool:
+        if key.startswith("training.") or (key.startswith("method.") and not isinstance(value, str)):
+            return key in always or len(known[key]) > 1
+        return bool(value != default) and key not in ("memory.buffer", "seed")
+
+    told = []
+    for group, settings in zip(groups, described, strict=True):
+        usual = flat(group.experiment.usual.to_dict())
+        words = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in settings.items() if is_told(key, value, usual[key])]
+        told.append(", ".join(words))
     folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
-    described = [flat(g.experiment.to_dict() | {"folder": name}) for g, name in zip(groups, folders, strict=True)]
-    keys = [key for key in {key: None for d in described for key in d} if key not in ("seed", "folder")]
-    varying = [key for key in keys if key in always or len({str(d.get(key)) for d in described}) > 1]
-    if len({tuple(str(d.get(key)) for key in varying) for d in described}) < len(groups):
-        varying.append("folder")
-    return [", ".join(f"{key.rsplit('.', 1)[-1]}={d[key]}" for key in varying if key in d) for d in described]
+    return [
+        ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words
+        for words, folder in zip(told, folders, strict=True)
+    ]
 
 
 def _told_apart(paths: Sequence[tuple[str, ...]]) -> list[str]:
