@@ -87,25 +87,31 @@ def row_names(groups: list[Group]) -> list[str]:
 
 
 def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
-    """For each of some groups, what a reader must know of it: the values that one tunes (all of training, numbers of the
-    method) where groups differ in them, or ``always``; of the rest whatever is not at its default; and the folder where
-    all that is the same for two of them."""
+    """For each of some groups, what a reader must know of it.
+
+    Values that one tunes (all of training, numbers of the method) are told where groups differ in them, or ``always``;
+    of the rest what is not at its default, model and stream again only where groups differ; the folder where all that
+    is the same for two of them.
+    """
     described = [flat(group.experiment.to_dict()) for group in groups]
-    known: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = {}
     for settings in described:
         for key, value in settings.items():
-            known.setdefault(key, set()).add(str(value))
+            found.setdefault(key, set()).add(str(value))
 
     def is_told(key: str, value: Any, default: Any) -> bool:
+        differs = len(found[key]) > 1
         if key.startswith("training.") or (key.startswith("method.") and not isinstance(value, str)):
-            return key in always or len(known[key]) > 1
-        return bool(value != default) and key not in ("memory.buffer", "seed")
+            return differs or key in always
+        if value == default or key in ("memory.buffer", "seed"):
+            return False
+        return differs or key.startswith(("method.", "memory."))
 
     told = []
     for group, settings in zip(groups, described, strict=True):
         usual = flat(group.experiment.usual.to_dict())
-        words = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in settings.items() if is_told(key, value, usual[key])]
-        told.append(", ".join(words))
+        keys = [key for key, value in settings.items() if is_told(key, value, usual[key])]
+        told.append(", ".join(f"{key.rsplit('.', 1)[-1]}={settings[key]}" for key in keys))
     folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
     return [
         ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words
