@@ -124,9 +124,12 @@ class Experiment:
 
     @property
     def usual(self) -> Experiment:
-        """The same method on the same scenario with all settings at their defaults."""
-        selector = self.memory.selector.name if self.memory else None
-        return compose(self.scenario, self.method.name, selector=selector, overrides={"setting": self.stream.setting})
+        """The same method on the same scenario and with the same buffer, all other settings at their defaults."""
+        given: dict[str, Any] = {"setting": self.stream.setting}
+        if self.memory is None:
+            return compose(self.scenario, self.method.name, overrides=given)
+        given["buffer"] = self.memory.buffer
+        return compose(self.scenario, self.method.name, selector=self.memory.selector.name, overrides=given)
 
     @property
     def run_name(self) -> str:

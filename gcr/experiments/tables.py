@@ -103,7 +103,7 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
         differs = len(found[key]) > 1
         if key.startswith("training.") or (key.startswith("method.") and not isinstance(value, str)):
             return differs or key in always
-        if value == default or key in ("memory.buffer", "seed"):
+        if value == default or key == "seed":
             return False
         return differs or key.startswith(("method.", "memory."))
 
