@@ -123,13 +123,14 @@ class Experiment:
         return self.scenario, method, [p.name for p in POLICIES].index(self.memory.selector.name), self.memory.buffer
 
     @property
-    def usual(self) -> Experiment:
-        """The same method on the same scenario and with the same buffer, all other settings at their defaults."""
+    def unusual(self) -> set[str]:
+        """Its settings, under dotted names, that are not at their defaults; its buffer's size is never one of them."""
         given: dict[str, Any] = {"setting": self.stream.setting}
-        if self.memory is None:
-            return compose(self.scenario, self.method.name, overrides=given)
-        given["buffer"] = self.memory.buffer
-        return compose(self.scenario, self.method.name, selector=self.memory.selector.name, overrides=given)
+        selector = None
+        if self.memory is not None:
+            given["buffer"], selector = self.memory.buffer, self.memory.selector.name
+        usual = compose(self.scenario, self.method.name, seed=self.seed, selector=selector, overrides=given)
+        return set(differing(self, usual))
 
     @property
     def run_name(self) -> str:

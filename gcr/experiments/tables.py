@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gcr.experiments.experiment import flat
 from gcr.experiments.formats import Entry, Sheet
@@ -94,24 +93,20 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
     is the same for two of them.
     """
     described = [flat(group.experiment.to_dict()) for group in groups]
-    found: dict[str, set[str]] = {}
-    for settings in described:
-        for key, value in settings.items():
-            found.setdefault(key, set()).add(str(value))
-
-    def is_told(key: str, value: Any, default: Any) -> bool:
-        differs = len(found[key]) > 1
-        if key.startswith("training.") or (key.startswith("method.") and not isinstance(value, str)):
-            return differs or key in always
-        if value == default or key == "seed":
-            return False
-        return differs or key.startswith(("method.", "memory."))
-
+    keys = {key for settings in described for key in settings}
+    varying = {key for key in keys if len({str(settings.get(key)) for settings in described}) > 1}
     told = []
     for group, settings in zip(groups, described, strict=True):
-        usual = flat(group.experiment.usual.to_dict())
-        keys = [key for key, value in settings.items() if is_told(key, value, usual[key])]
-        told.append(", ".join(f"{key.rsplit('.', 1)[-1]}={settings[key]}" for key in keys))
+        unusual = group.experiment.unusual
+        words = []
+        for key, value in settings.items():
+            if key.startswith("training.") or (key.startswith("method.") and not isinstance(value, str)):
+                tell = key in varying or key in always
+            else:
+                tell = key in unusual and (key in varying or key.startswith(("method.", "memory.")))
+            if tell:
+                words.append(f"{key.rsplit('.', 1)[-1]}={value}")
+        told.append(", ".join(words))
     folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
     return [
         ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words
