@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from gcr.memory import Policy
 from gcr.methods import Method
@@ -244,7 +245,7 @@ class Run:
         self._refuse_no_weights(f"in {where}")
 
     def _refuse_no_weights(self, when: str) -> None:
-        if not bool(torch.stack([p.detach().sum() for p in self.state.net.parameters()]).isfinite().all()):
+        if not bool(get_total_norm([p.detach() for p in self.state.net.parameters()]).isfinite()):
             raise Diverged(f"weights of the network are no numbers {when}; {self._remedy}")
 
     @property
