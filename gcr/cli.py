@@ -169,7 +169,7 @@ def run(
 
     `gcr run seq-digits --method all --setting online --seeds 0-4`
 
-    `gcr run seq-digits --vary selector=grad-approx,class-balanced --vary gamma=0,0.05 --seeds 0-4`
+    `gcr run seq-digits --vary selector=grad-approx,class-balanced --vary gamma=0,0.1 --seeds 0-4`
 
     `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8 --precision bf16`
 

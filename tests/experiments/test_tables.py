@@ -82,12 +82,12 @@ def test_settings_and_folders_tell_three_rows_apart(tmp_path):
 
 
 def test_a_reading_that_is_not_the_default_is_told_even_where_it_is_alone(tmp_path):
-    put(tmp_path, "gcr", 0, 10.0, contrast="logits")
-    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["gcr (contrast=logits)"]
+    put(tmp_path, "gcr", 0, 10.0, contrast="features")
+    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["gcr (contrast=features)"]
     put(tmp_path, "gcr", 0, 12.0, name="usual")
     put(tmp_path, "gcr", 0, 12.0, name="noisy", label_noise=0.2, weights="unit")
     names = [row[0] for row in table(read_runs(tmp_path).groups)]
-    assert sorted(names) == ["gcr", "gcr (contrast=logits)", "gcr (label_noise=0.2, weights=unit)"]
+    assert sorted(names) == ["gcr", "gcr (contrast=features)", "gcr (label_noise=0.2, weights=unit)"]
 
 
 def test_sheets_and_records(tmp_path):
