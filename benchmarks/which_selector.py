@@ -51,8 +51,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def load(images: str | None) -> tuple[Scenario, str, dict[str, Any], Training]:
     """Scenario, model, GCR's values and training: the paper's online values at K = 500 for an image set."""
+    values: dict[str, Any]
     if images is None:
-        return scenarios.load("seq-digits"), "convnet", {"buffer": 100}, Training(epochs=8, lr=0.1)
+        values = {"buffer": 100, "alpha": 0.1, "beta": 0.5, "gamma": 0.05}
+        return scenarios.load("seq-digits"), "convnet", values, Training(epochs=8, lr=0.1)
     data = np.load(images)
     train_set, test_set = (
         Images(torch.from_numpy(data[f"{part}_pixels"]), torch.from_numpy(data[f"{part}_labels"]).long())
