@@ -13,7 +13,7 @@ PackOption = Annotated[str, typer.Option("--pack", help="Runs at a time on a GPU
 ProcessesOption = Annotated[int, typer.Option("--processes", help="Runs at a time on a CPU; 0: one per core.", min=0)]
 ThreadsOption = Annotated[int, typer.Option("--threads", help="Threads of a run on a CPU.", min=1)]
 PrecisionOption = Annotated[
-    str | None, typer.Option("--precision", help="fp32, tf32 or bf16; tf32 on a GPU if not given.")
+    str | None, typer.Option("--precision", help="fp32, tf32 or bf16; bf16 on a GPU if not given.")
 ]
 EngineOption = Annotated[
     str, typer.Option("--engine", help="Where runs train: local (this machine) or ray (a cluster).")

@@ -21,7 +21,7 @@ from gcr.experiments.job import Event, Execution, Job, Listener, job_steps, run_
 from gcr.experiments.stop import Stop, signals_held_back, stop_by_signal
 from gcr.experiments.tracking import tracked, trackers
 from gcr.settings import BadInput, unknown
-from gcr.training.pack import APART, run_pack
+from gcr.training.pack import run_pack
 
 ENGINES = ("local", "ray")
 
@@ -94,7 +94,7 @@ def run_here(jobs: list[Job], count: Listener, how: Execution) -> Stop:
             waiting = (
                 job_steps(number, jobs[number], how, count, stop) for number in longest_first(jobs) if not stop()
             )
-            run_pack(waiting, how.pack, device, APART)
+            run_pack(waiting, how.pack, device)
     elif processes > 1:
         stop = _run_in_processes(jobs, count, how, processes)
     else:

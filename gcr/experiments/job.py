@@ -18,6 +18,7 @@ from gcr.experiments.run_folder import Busy, RunFolder
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
+from gcr.training.numerics import resolved
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ def _identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
         "version of torch": torch.__version__,
         "compiled": how.mode == "compiled",
         "device": "cuda" if on_gpu else "cpu",
+        "computed in": resolved(experiment.training.precision, torch.device(how.device)),
         "threads": None if on_gpu else how.threads,
         "deterministic": how.deterministic,
     }

@@ -1,7 +1,8 @@
 """Precision: how finely a network computes. Weights, statistics, losses and memory are float32 in any case.
 
 ``fp32`` is the reference, ``tf32`` cuts the factors of matrix products on a GPU to 10 bits, ``bf16`` computes the
-network in bfloat16 (autocast). ``auto`` is tf32 on a GPU and fp32 on a CPU. Selection never computes in bfloat16.
+network in bfloat16 (autocast). ``auto`` is bf16 on a GPU that has it (``docs/fidelity.md`` says why), tf32 on others,
+fp32 on a CPU. Selection never computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def resolved(precision: str, device: torch.device) -> str:
     ('fp32', 'bf16')
     """
     if precision == "auto":
-        precision = "tf32"
+        has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16" if has_bf16 else "tf32"
     return "fp32" if precision == "tf32" and device.type == "cpu" else precision
 
 

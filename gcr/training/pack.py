@@ -15,7 +15,6 @@ from functools import partial
 import torch
 
 AHEAD = 32  # steps of a run that may be launched and not yet done: enough to bridge what the host does for another run
-APART = 40  # steps that a run has done before the next one begins, so that their epochs do not end together
 AUTO = 0  # pack size: as many as pay
 WARM_STEPS, WINDOW_SECONDS, GAIN = 40, 2.0, 1.08  # doubling the pack must raise throughput by so much
 
@@ -55,13 +54,11 @@ class Member:
         return AHEAD, True
 
 
-def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device, apart: int = 0) -> None:
+def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device) -> None:
     """Run every job to its end, ``size`` at a time (``AUTO``: as many as pay). A job yields True after every step that
     it launched, False while it waits for the device.
 
-    A job must deal with its own errors; one that ends makes room for the next. The last to begin must have done
-    ``apart`` steps before another begins. Equal runs keep that distance: while one has its epoch's end, which it waits
-    for with nothing launched, the others keep the device busy.
+    A job must deal with its own errors; one that ends makes room for the next.
     """
     waiting = iter(jobs)
     growth = Growth(partial(_has_room, device, torch.cuda.mem_get_info(device)[0])) if size == AUTO else None
@@ -71,8 +68,7 @@ def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device, ap
     try:
         more = True
         while True:
-            places = growth.size if growth else size
-            while more and len(members) < places and (not members or members[-1].done >= apart):
+            while more and len(members) < (growth.size if growth else size):
                 job = next(waiting, None)
                 more = job is not None
                 if job is not None:

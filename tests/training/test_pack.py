@@ -90,38 +90,6 @@ def test_nobody_waits_for_a_run_whose_steps_are_done_at_once(device, monkeypatch
     assert len(order) == 6 * AHEAD
 
 
-def test_runs_begin_some_steps_apart(device):
-    launched, before = [0, 0, 0], []
-
-    def job(number):
-        before.append(list(launched))
-        for _ in range(200):
-            launched[number] += 1
-            yield True
-
-    run_pack(map(job, range(3)), 3, device, apart=40)
-    assert before[1][0] >= 40
-    assert before[2][1] >= 40
-    assert before[2][0] < 200  # they are together all the same
-    assert launched == [200, 200, 200]
-
-
-def test_runs_shorter_than_the_distance_follow_one_another(device):
-    going, most, ended = set(), [], []
-
-    def job(number):
-        going.add(number)
-        for _ in range(5):
-            most.append(len(going))
-            yield True
-        going.remove(number)
-        ended.append(number)
-
-    run_pack(map(job, range(4)), 2, device, apart=40)
-    assert ended == [0, 1, 2, 3]
-    assert max(most) == 1
-
-
 def test_the_host_rests_while_all_wait(device, monkeypatch):
     rests = []
     monkeypatch.setattr(time, "sleep", rests.append)

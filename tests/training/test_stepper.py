@@ -9,6 +9,7 @@ from gcr.methods import Er, Gcr
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training import How, Training, train
+from gcr.training.numerics import resolved
 from gcr.training.stepper import pick_mode
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -58,6 +59,14 @@ def test_bf16_trains_on_a_cpu_too_and_nearly_the_same():
     assert not torch.equal(a, b)
     torch.testing.assert_close(a, b, atol=0.02, rtol=0.1)
     assert b.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("has_bf16", "auto"), [(True, "bf16"), (False, "tf32")])
+def test_a_gpu_computes_in_bfloat16_if_it_can(monkeypatch, has_bf16, auto):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16 or including_emulation)
+    assert resolved("auto", GPU) == auto
+    assert resolved("fp32", GPU) == "fp32"
+    assert resolved("auto", CPU) == "fp32"
 
 
 @pytest.mark.slow  # the compiler takes half a minute
