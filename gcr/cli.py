@@ -171,7 +171,7 @@ def run(
 
     `gcr run seq-digits --vary selector=grad-approx,class-balanced --vary gamma=0,0.1 --seeds 0-4`
 
-    `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8 --precision bf16`
+    `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8`
 
     `gcr run seq-cifar10 --method gcr,er --seeds 0-14 --engine ray --address 10.0.0.1:6379 --track mlflow`
     """
