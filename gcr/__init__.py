@@ -1,12 +1,14 @@
 """gcr: continual learning with replay memory chosen by gradient coresets.
 
-Selection on its own: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``. Each is
-imported when it is first used, so that importing the package costs nothing.
+Selection on its own: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``. For any
+network that is to predict: ``gcr.settle``. Each is imported when it is first used, so that importing the package costs
+nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gcr.models import settle as settle
     from gcr.network_pool import collect as collect
     from gcr.select import Coreset as Coreset
     from gcr.select import LastLayerGradients as LastLayerGradients
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
     from gcr.select import select_coreset as select_coreset
 
 __version__ = "0.1.0"
-__all__ = ["Coreset", "LastLayerGradients", "Pool", "collect", "explain", "select_coreset"]
+__all__ = ["Coreset", "LastLayerGradients", "Pool", "collect", "explain", "select_coreset", "settle"]
+ROOMS = {"collect": "gcr.network_pool", "settle": "gcr.models"}  # of those that are not in gcr.select
 
 
 def __getattr__(name: str) -> Any:
@@ -23,6 +26,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'gcr' has no attribute {name!r}")
     import importlib
 
-    found = getattr(importlib.import_module("gcr.network_pool" if name == "collect" else "gcr.select"), name)
+    found = getattr(importlib.import_module(ROOMS.get(name, "gcr.select")), name)
     globals()[name] = found
     return found

@@ -24,6 +24,12 @@ def test_the_examples_of_selection(number, capsys):
     assert capsys.readouterr().out
 
 
+def test_the_example_of_settling():
+    names = {}
+    exec(compile(python_blocks(ROOT / "docs/methods.md")[0], "docs/methods.md", "exec"), names)
+    assert names["net"][1].running_mean.abs().min() > 0
+
+
 def test_the_example_of_the_papers_data(capsys):
     exec(compile(python_blocks(ROOT / "docs/tables.md")[0], "docs/tables.md", "exec"), {})
     assert "74.69 0.85 True" in capsys.readouterr().out

@@ -68,6 +68,11 @@ class Policy(Settings):
     admit: str = setting(
         "all", "which examples become candidates: all, or those classified correctly", choices=("all", "correct")
     )
+    statistics: str = setting(
+        "training",
+        "of batch normalisation when the network predicts: as training left them, or taken anew from memory's images",
+        choices=("training", "memory"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

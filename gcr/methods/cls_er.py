@@ -35,6 +35,7 @@ class ClsEr(Method):
 
     name: ClassVar[str] = "cls-er"
     summary: ClassVar[str] = "experience replay taught by a plastic and a stable average of the network"
+    unused: ClassVar[frozenset[str]] = frozenset({"statistics"})  # the stable average predicts, with its own
 
     reg_weight: float = setting(0.15, "weight of the consistency term", low=0.0, remedy="0 leaves it out")
     plastic_rate: float = setting(0.9, "share of the steps that move the plastic average", low=0.0, high=1.0)

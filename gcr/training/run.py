@@ -13,6 +13,7 @@ from torch.nn.utils import get_total_norm
 
 from gcr.memory import Policy
 from gcr.methods import Method
+from gcr.models import statistics_layers
 from gcr.scenarios import Scenario
 from gcr.settings import BadInput
 from gcr.training.checkpoint import Checkpoints
@@ -26,7 +27,7 @@ from gcr.training.stages import plan_stages
 from gcr.training.state import RunState
 from gcr.training.step import draw_plan
 from gcr.training.stepper import Stepper, pick_mode
-from gcr.training.update import reselect
+from gcr.training.update import reselect, settle_on_memory
 
 SAVING_SHARE, SAVING_SECONDS = 0.01, 0.25  # of a run's time, and besides, that checkpoints at epochs' ends may take
 
@@ -103,6 +104,8 @@ class Run:
         if self.policy is not None and self.policy.every > arriving:
             raise BadInput(f"every must be <= {arriving}, the examples of the whole run, got {self.policy.every}")
         self.state = RunState.fresh(self.scenario, model, method, self.policy, training, seed, self.device)
+        if self.policy is not None and self.policy.statistics == "memory" and not statistics_layers(self.state.net):
+            raise BadInput(f"{model} has no batch normalisation; leave out statistics")
         if checkpoints is not None:
             self.remarks += checkpoints.restore(self.state)
         self.clock = self.began = time.perf_counter()
@@ -201,6 +204,9 @@ class Run:
         if policy is not None and policy.selects and not policy.every:
             self._select(self.plan.stages[state.stage].rows if policy.pool == "selector" else None)
         with computing(self.precision, self.device):
+            if policy is not None and policy.statistics == "memory":
+                assert state.memory is not None
+                settle_on_memory(state.net, state.memory, self.scenario)
             key = (self.seed, state.stage)
             self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
             self._refuse_no_weights(f"at the end of task {state.stage + 1}")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcr.memory import Memory, Policy
 from gcr.methods import Batch, Method
-from gcr.models import Network
+from gcr.models import Network, settle
 from gcr.scenarios import Scenario
 from gcr.select import Pool, Selector, explain
 from gcr.training.draws import selection_draws, selection_views
@@ -53,6 +53,17 @@ def reselect(
     memory.keep(rows[coreset.rows], coreset.weights)
     told: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
     return told | asdict(explain(coreset, pool)) if pool.residuals is not None else told
+
+
+def settle_on_memory(net: Network, memory: Memory, scenario: Scenario) -> None:
+    """Take the network's batch statistics anew from plain images of all that memory holds.
+
+    Rows of a task lie together, so every batch takes rows from all over memory.
+    """
+    rows = memory.filled_rows()
+    n_batches = -(-len(rows) // AT_ONCE)
+    batches = (rows[first::n_batches] for first in range(n_batches))
+    settle(net, (scenario.views.plain(memory.columns["image"][part]) for part in batches))
 
 
 def choose_candidates(

@@ -1,9 +1,13 @@
+import pytest
 import torch
 
 from gcr.memory import Policy
 from gcr.methods import Er, Gcr
+from gcr.models import statistics_layers
 from gcr.select import GradApprox
+from gcr.settings import BadInput
 from gcr.training import Training, train
+from gcr.training.evaluate import evaluate
 
 
 def test_epochs_steps_and_matrix(scenario):
@@ -39,3 +43,34 @@ def test_only_correct_examples_are_admitted_on_request(scenario):
     )
     first_batch = 24  # taken whole, so that there is something to replay
     assert int(outcome.state.memory.seen) == first_batch + round(sum(correct[1:])) < 3 * 72
+
+
+def on_memory(outcome, scenario, batches):
+    """The statistics of the first layer over batches of memory's rows, by hand."""
+    net, columns = outcome.state.net, outcome.state.memory.columns
+    with torch.no_grad():
+        seen = [net.trunk[0](scenario.views.plain(columns["image"][rows])) for rows in batches]
+    return sum(x.mean((0, 2, 3)) for x in seen) / len(seen), sum(x.var((0, 2, 3)) for x in seen) / len(seen)
+
+
+@pytest.mark.parametrize("at_once", [1000, 7])
+def test_a_network_predicts_with_statistics_of_memory_on_request(monkeypatch, scenario, at_once):
+    monkeypatch.setattr("gcr.training.update.AT_ONCE", at_once)
+    usual, settled = (
+        train(scenario, "convnet", Er(), Policy(buffer=12, statistics=of), Training(epochs=2, lr=0.1, batch=10), 0)
+        for of in ("training", "memory")
+    )
+    for ours, theirs in zip(settled.state.net.parameters(), usual.state.net.parameters(), strict=True):
+        assert torch.equal(ours, theirs)  # training is the same
+    rows = torch.arange(12)
+    batches = [rows] if at_once == 1000 else [rows[::2], rows[1::2]]  # rows of a task lie together
+    mean, variance = on_memory(settled, scenario, batches)
+    torch.testing.assert_close(statistics_layers(settled.state.net)[0].running_mean, mean)
+    torch.testing.assert_close(statistics_layers(settled.state.net)[0].running_var, variance)
+    assert settled.class_il["matrix"][-1] == evaluate(settled.state.net, scenario, Er(), {})[0].tolist()
+    assert settled.class_il["matrix"] != usual.class_il["matrix"]
+
+
+def test_a_network_without_batch_normalisation_has_no_statistics_to_take(scenario):
+    with pytest.raises(BadInput, match="mlp has no batch normalisation; leave out statistics"):
+        train(scenario, "mlp", Er(), Policy(buffer=12, statistics="memory"), Training(), 0)
