@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Coreset", "LastLayerGradients", "Pool", "collect", "explain", "select_coreset", "settle"]
-ROOMS = {"collect": "gcr.network_pool", "settle": "gcr.models"}  # of those that are not in gcr.select
+HOMES = {"collect": "gcr.network_pool", "settle": "gcr.models"}  # of those that are not in gcr.select
 
 
 def __getattr__(name: str) -> Any:
@@ -26,6 +26,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'gcr' has no attribute {name!r}")
     import importlib
 
-    found = getattr(importlib.import_module(ROOMS.get(name, "gcr.select")), name)
+    found = getattr(importlib.import_module(HOMES.get(name, "gcr.select")), name)
     globals()[name] = found
     return found

@@ -76,7 +76,7 @@ class Runs:
     @property
     def notes(self) -> list[str]:
         """For the foot of a table."""
-        return [*self._unreadable_notes(), *self._version_notes(), *self._evaluation_notes()]
+        return [*self._unreadable_notes(), *self._version_notes(), *self._precision_notes(), *self._evaluation_notes()]
 
     def _version_notes(self) -> list[str]:
         versions = [result["versions"] for group in self.groups for result in group.results]
@@ -86,6 +86,17 @@ class Runs:
             if len(counts) > 1:
                 told = ", ".join(f"{version} ({number})" for version, number in sorted(counts.items()))
                 notes.append(f"mixed versions of {library}: {told} runs; what they computed may differ")
+        return notes
+
+    def _precision_notes(self) -> list[str]:
+        """What ``auto`` means depends on the device."""
+        notes = []
+        for group in self.groups:
+            counts = Counter(str(result.get("precision", "unknown")) for result in group.results)
+            if len(counts) > 1:
+                told = ", ".join(f"{precision} ({number})" for precision, number in sorted(counts.items()))
+                where = group.folders[0].path.parent
+                notes.append(f"mixed precisions in {where}: {told} runs; what they computed may differ")
         return notes
 
     def _evaluation_notes(self) -> list[str]:

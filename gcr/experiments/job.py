@@ -141,7 +141,7 @@ def _identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
         "version of torch": torch.__version__,
         "compiled": how.mode == "compiled",
         "device": "cuda" if on_gpu else "cpu",
-        "computed in": resolved(experiment.training.precision, torch.device(how.device)),
+        "precision computed in": resolved(experiment.training.precision, torch.device(how.device)),
         "threads": None if on_gpu else how.threads,
         "deterministic": how.deterministic,
     }

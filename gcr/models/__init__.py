@@ -10,7 +10,7 @@ from gcr.models.convnet import convnet
 from gcr.models.mlp import mlp
 from gcr.models.network import Network
 from gcr.models.resnet18 import resnet18
-from gcr.models.settle import settle, statistics_layers
+from gcr.models.settle import settle, statistics
 from gcr.settings import unknown
 
 MODELS: tuple[Callable[..., Network], ...] = (convnet, mlp, resnet18)
@@ -31,4 +31,4 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int, seed: in
     raise unknown("model", name, [make.__name__ for make in MODELS])
 
 
-__all__ = ["MODELS", "Network", "build", "convnet", "mlp", "resnet18", "settle", "statistics_layers"]
+__all__ = ["MODELS", "Network", "build", "convnet", "mlp", "resnet18", "settle", "statistics"]

@@ -2,7 +2,7 @@
 
 ``fp32`` is the reference, ``tf32`` cuts the factors of matrix products on a GPU to 10 bits, ``bf16`` computes the
 network in bfloat16 (autocast). ``auto`` is bf16 on a GPU that has it (``docs/fidelity.md`` says why), tf32 on others,
-fp32 on a CPU. Selection never computes in bfloat16.
+fp32 on a CPU. Selection of a buffer never computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def resolved(precision: str, device: torch.device) -> str:
     ('fp32', 'bf16')
     """
     if precision == "auto":
-        has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
         precision = "bf16" if has_bf16 else "tf32"
     return "fp32" if precision == "tf32" and device.type == "cpu" else precision
 
@@ -36,7 +36,8 @@ def computing(precision: str, device: torch.device, autocast: bool = True) -> It
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
     try:
-        with torch.autocast(device.type, torch.bfloat16, enabled=autocast and precision == "bf16"):
+        # Without a cache: it would hand out the weights of before an optimizer's step to what comes after it.
+        with torch.autocast(device.type, torch.bfloat16, autocast and precision == "bf16", cache_enabled=False):
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

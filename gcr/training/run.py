@@ -13,7 +13,7 @@ from torch.nn.utils import get_total_norm
 
 from gcr.memory import Policy
 from gcr.methods import Method
-from gcr.models import statistics_layers
+from gcr.models import statistics
 from gcr.scenarios import Scenario
 from gcr.settings import BadInput
 from gcr.training.checkpoint import Checkpoints
@@ -104,7 +104,7 @@ class Run:
         if self.policy is not None and self.policy.every > arriving:
             raise BadInput(f"every must be <= {arriving}, the examples of the whole run, got {self.policy.every}")
         self.state = RunState.fresh(self.scenario, model, method, self.policy, training, seed, self.device)
-        if self.policy is not None and self.policy.statistics == "memory" and not statistics_layers(self.state.net):
+        if self.policy is not None and self.policy.statistics == "memory" and not statistics(self.state.net):
             raise BadInput(f"{model} has no batch normalisation; leave out statistics")
         if checkpoints is not None:
             self.remarks += checkpoints.restore(self.state)
@@ -204,13 +204,18 @@ class Run:
         if policy is not None and policy.selects and not policy.every:
             self._select(self.plan.stages[state.stage].rows if policy.pool == "selector" else None)
         with computing(self.precision, self.device):
-            if policy is not None and policy.statistics == "memory":
+            settles = policy is not None and policy.statistics == "memory"
+            trained = [kept.clone() for kept in statistics(state.net)] if settles else []
+            if settles:
                 assert state.memory is not None
                 settle_on_memory(state.net, state.memory, self.scenario)
             key = (self.seed, state.stage)
             self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
             self._refuse_no_weights(f"at the end of task {state.stage + 1}")
             accuracies = evaluate(state.net, self.scenario, self.method, state.extras)
+            if settles and state.stage + 1 < len(self.plan.stages):  # training goes on as it would have
+                for kept, before in zip(statistics(state.net), trained, strict=True):
+                    kept.copy_(before)
         yield from self._device_done()
         class_il, task_il = accuracies.tolist()
         state.class_il.append(class_il)

@@ -56,9 +56,9 @@ def reselect(
 
 
 def settle_on_memory(net: Network, memory: Memory, scenario: Scenario) -> None:
-    """Take the network's batch statistics anew from plain images of all that memory holds.
+    """Take the network's batch statistics anew from plain images of all that memory holds, whatever their weights.
 
-    Rows of a task lie together, so every batch takes rows from all over memory.
+    Rows of a task may lie together, so every batch takes rows from all over memory.
     """
     rows = memory.filled_rows()
     n_batches = -(-len(rows) // AT_ONCE)

@@ -160,6 +160,8 @@ def test_offline_defaults_are_values_that_the_papers_search_chose_too(method, bu
         ("gem", {"replay_batch": 7}, "gem has no use for replay_batch; leave it out"),
         ("gdumb", {"lr": 0.5}, "gdumb has no use for lr"),
         ("mir", {"sampling": "split"}, "mir has no use for sampling"),
+        ("gdumb", {"statistics": "memory"}, "gdumb has no use for statistics"),
+        ("cls-er", {"statistics": "memory"}, "cls-er has no use for statistics"),
         ("icarl", {"setting": "online", "stream": 100}, "icarl has no use for stream"),
         ("er", {"stream": 300}, "add --setting online"),
         ("er", {"pool": "selector"}, "pool needs a selector, but memory is a reservoir"),

@@ -189,6 +189,8 @@ def test_departures_of_runs():
     assert paper.departures(other_reading, by_class) == []
     short = replace(run, training=replace(run.training, epochs=10))
     assert paper.departures(short, by_class) == ["epochs is 10, the paper's 50"]
+    settled = replace(run, memory=replace(run.memory, statistics="memory"))
+    assert paper.departures(settled, by_class) == ["statistics is memory, the paper's training"]
     reservoir = replace(run, memory=replace(run.memory, selector=compose("seq-cifar10", "er").memory.selector))
     assert any("memory.selector.name is reservoir" in text for text in paper.departures(reservoir, by_class))
     tuned = replace(run, stream=replace(run.stream, validation=0.1))

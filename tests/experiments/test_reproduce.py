@@ -167,6 +167,16 @@ def test_our_own_search_for_a_table_of_the_paper(tmp_path):
     assert not any("left out" in note for note in found.notes)
 
 
+def test_mixed_precisions_are_said(tmp_path):
+    jobs = make_plan(Request("ocs", seeds=(0, 1, 2)), tmp_path).jobs()
+    for number, job in enumerate(jobs):
+        finish(job, precision="tf32" if number == 1 else "bf16")
+    mixed = jobs[1].folder.path.parent
+    assert group_runs(job.folder for job in jobs).notes == [
+        f"mixed precisions in {mixed}: bf16 (2), tf32 (1) runs; what they computed may differ"
+    ]
+
+
 def test_mixed_versions_are_said(tmp_path):
     jobs = make_plan(Request("ocs", methods=("gcr",), seeds=(0, 1, 2)), tmp_path).jobs()
     for number, job in enumerate(jobs):

@@ -6,9 +6,10 @@ import torch
 from conftest import make_scenario
 
 from gcr.memory import Policy
-from gcr.methods import Er
+from gcr.methods import Er, Gcr
+from gcr.select import GradApprox
 from gcr.settings import BadInput
-from gcr.training import Checkpoints, Diverged, How, Run, Training
+from gcr.training import Checkpoints, Diverged, How, Run, Stopped, Training
 
 
 def new_run(folder, identity=None, how=None, lr=0.05, epochs=3, stop=lambda: False):
@@ -166,3 +167,30 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
     with pytest.raises(Diverged, match="weights of the network are no numbers in task 1, epoch 2"):
         train_and_spoil()
     assert [file.name for file in Checkpoints(tmp_path, {}).files()] == ["checkpoint-000000003.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "steps", [9, 10, 18]
+)  # three epochs of three steps a stage: at its end, behind it, at the next
+def test_a_run_that_predicts_with_statistics_of_memory_goes_on_the_same(tmp_path, steps):
+    def run(folder, stop=lambda: False):
+        policy = Policy(buffer=12, selector=GradApprox(), statistics="memory")
+        saved = Checkpoints(folder, {})
+        training = Training(epochs=3, lr=0.05, batch=8)
+        return Run(make_scenario(), "convnet", Gcr(), policy, training, 0, How(), checkpoints=saved, stop=stop)
+
+    whole = run(tmp_path / "whole")
+    (tmp_path / "whole").mkdir()
+    for _ in whole.advance():
+        pass
+    stopped = run(tmp_path, stop=lambda: stopped.state.steps == steps)
+    with pytest.raises(Stopped):
+        for _ in stopped.advance():
+            pass
+    continued = run(tmp_path)
+    assert continued.state.steps == steps
+    for _ in continued.advance():
+        pass
+    assert continued.outcome().class_il == whole.outcome().class_il
+    for (name, ours), (_, theirs) in zip(continued.state.tensors(), whole.state.tensors(), strict=True):
+        assert torch.equal(ours, theirs), name

@@ -3,7 +3,7 @@ import torch
 
 from gcr.memory import Policy
 from gcr.methods import Er, Gcr
-from gcr.models import statistics_layers
+from gcr.models import statistics
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training import Training, train
@@ -65,9 +65,18 @@ def test_a_network_predicts_with_statistics_of_memory_on_request(monkeypatch, sc
     rows = torch.arange(12)
     batches = [rows] if at_once == 1000 else [rows[::2], rows[1::2]]  # rows of a task lie together
     mean, variance = on_memory(settled, scenario, batches)
-    torch.testing.assert_close(statistics_layers(settled.state.net)[0].running_mean, mean)
-    torch.testing.assert_close(statistics_layers(settled.state.net)[0].running_var, variance)
+    torch.testing.assert_close(statistics(settled.state.net)[:2], [mean, variance])
     assert settled.class_il["matrix"][-1] == evaluate(settled.state.net, scenario, Er(), {})[0].tolist()
+    assert settled.class_il["matrix"] != usual.class_il["matrix"]
+
+
+def test_statistics_to_predict_with_leave_training_alone(scenario):
+    """Of GCR, too, which selects with the statistics of training."""
+    policies = [Policy(buffer=12, selector=GradApprox(), statistics=of) for of in ("training", "memory")]
+    usual, settled = (train(scenario, "convnet", Gcr(), p, Training(epochs=2, lr=0.1, batch=10), 0) for p in policies)
+    for ours, theirs in zip(settled.state.net.parameters(), usual.state.net.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert settled.state.selections == usual.state.selections
     assert settled.class_il["matrix"] != usual.class_il["matrix"]
 
 

@@ -25,6 +25,9 @@ PROTOCOL = {
     "memory.replay_batch",
     "memory.candidates",
     "memory.every",
+    "memory.pool",  # these three are ours, too
+    "memory.kept_weights",
+    "memory.statistics",
     "training.epochs",
     "training.batch",
     "training.repeats",
