@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,17 +14,6 @@ from gcr.experiments.probe import in_words
 
 LINE_SECONDS = 30.0  # between two lines of a table's progress where there is no terminal
 LAST = 3  # accuracies shown with it
-
-
-@contextmanager
-def terminal_may_be_gone() -> Iterator[None]:
-    """A terminal that was closed fails every write, and the signal that says so may come a little later. What is shown
-    must not make a run fail that is about to be saved."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
 
 
 class RunProgress:
@@ -56,10 +43,6 @@ class RunProgress:
         self.bar.stop()
 
     def listen(self, event: Event) -> None:
-        with terminal_may_be_gone():
-            self._show(event)
-
-    def _show(self, event: Event) -> None:
         who, experiment = _who(self.jobs[event.job]), self.jobs[event.job].experiment
         briefly = f"{experiment.label} seed {experiment.seed}"
         if event.epoch is not None:
@@ -134,12 +117,11 @@ class TableProgress:
                 self.first[number] = max(0.0, share - 1 / max(1, self.jobs[number].experiment.training.epochs))
             self.fractions[number] = share
             self.running.add(number)
-        with terminal_may_be_gone():
-            if event.ends_job:
-                self._end(event)
-            if event.remark is not None:
-                self.say(f"{_who(self.jobs[number])}: {event.remark}")
-            self._show()
+        if event.ends_job:
+            self._end(event)
+        if event.remark is not None:
+            self.say(f"{_who(self.jobs[number])}: {event.remark}")
+        self._show()
 
     def say(self, text: str, style: str = "") -> None:
         self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -1,15 +1,13 @@
 """What the progress of a table says, by a clock of the test's own."""
 
-import errno
 import io
 
-import pytest
 from rich.console import Console
 
 from gcr.experiments.experiment import compose
 from gcr.experiments.job import Event, Job
 from gcr.experiments.run_folder import RunFolder
-from gcr.progress import LINE_SECONDS, RunProgress, TableProgress
+from gcr.progress import LINE_SECONDS, TableProgress
 from gcr.training import Epoch
 
 
@@ -81,26 +79,3 @@ def test_a_run_that_others_trained_is_counted_apart(tmp_path):
     progress.listen(Event(0, accuracy=70.0))
     progress.listen(Event(1, accuracy=71.0))
     assert (progress.done, progress.elsewhere) == (2, 1)
-
-
-@pytest.mark.parametrize("kind", [RunProgress, TableProgress])
-def test_a_terminal_that_is_gone_makes_no_run_fail(tmp_path, kind):
-    """Its signal may come later than the first write that fails."""
-
-    class Gone(io.StringIO):
-        number = errno.EIO
-
-        def write(self, text):
-            raise OSError(self.number, "gone")
-
-    experiment = compose("seq-digits", "er", overrides={"epochs": 1})
-    jobs = [Job(experiment, RunFolder.of(tmp_path, experiment))]
-    file = Gone()
-    console = Console(file=file, force_terminal=True, width=100)
-    progress = kind(jobs, console) if kind is RunProgress else kind(jobs, console, [1.0])
-    progress.listen(Event(0, epoch=epoch(5)))
-    progress.listen(Event(0, remark="something"))
-    progress.listen(Event(0, accuracy=70.0))
-    file.number = errno.ENOSPC
-    with pytest.raises(OSError, match="gone"):
-        progress.listen(Event(0, remark="something"))

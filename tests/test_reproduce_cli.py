@@ -5,6 +5,7 @@ import os
 import pty
 import select
 import shutil
+import signal
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
@@ -177,6 +178,7 @@ def test_closing_the_terminal_saves_and_the_same_command_continues(tmp_path):
     command += ["--seeds", "0", "--processes", "1", "--out", str(tmp_path)]
     child, terminal = pty.fork()
     if child == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
         os.chdir(ROOT)
         os.execve(sys.executable, command, ENVIRONMENT)
     deadline = time.monotonic() + 60
