@@ -82,21 +82,15 @@ class Runs:
         versions = [result["versions"] for group in self.groups for result in group.results]
         notes = []
         for library in ("gcr", "torch"):
-            counts = Counter(str(of.get(library, "unknown")) for of in versions)
-            if len(counts) > 1:
-                told = ", ".join(f"{version} ({number})" for version, number in sorted(counts.items()))
-                notes.append(f"mixed versions of {library}: {told} runs; what they computed may differ")
+            notes += _mixed(f"versions of {library}", [of.get(library, "unknown") for of in versions])
         return notes
 
     def _precision_notes(self) -> list[str]:
         """What ``auto`` means depends on the device."""
         notes = []
         for group in self.groups:
-            counts = Counter(str(result.get("precision", "unknown")) for result in group.results)
-            if len(counts) > 1:
-                told = ", ".join(f"{precision} ({number})" for precision, number in sorted(counts.items()))
-                where = group.folders[0].path.parent
-                notes.append(f"mixed precisions in {where}: {told} runs; what they computed may differ")
+            where = group.folders[0].path.parent
+            notes += _mixed(f"precisions in {where}", [of.get("precision", "unknown") for of in group.results])
         return notes
 
     def _evaluation_notes(self) -> list[str]:
@@ -120,6 +114,13 @@ class Runs:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         results = "result that cannot be read is" if len(names) == 1 else "results that cannot be read are"
         return [f"{len(names)} {results} left out: {', '.join(names[:3])}{more}"]
+
+
+def _mixed(what: str, values: Iterable[object]) -> list[str]:
+    """A note where they are not all the same."""
+    counts = Counter(map(str, values))
+    told = ", ".join(f"{value} ({number})" for value, number in sorted(counts.items()))
+    return [f"mixed {what}: {told} runs; what they computed may differ"] if len(counts) > 1 else []
 
 
 def read_runs(folder: Path) -> Runs:

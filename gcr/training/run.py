@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,7 @@ from gcr.training.stages import plan_stages
 from gcr.training.state import RunState
 from gcr.training.step import draw_plan
 from gcr.training.stepper import Stepper, pick_mode
-from gcr.training.update import reselect, settle_on_memory
+from gcr.training.update import reselect, settle_on_memory, statistics_kept
 
 SAVING_SHARE, SAVING_SECONDS = 0.01, 0.25  # of a run's time, and besides, that checkpoints at epochs' ends may take
 
@@ -203,9 +203,10 @@ class Run:
         state, policy = self.state, self.policy
         if policy is not None and policy.selects and not policy.every:
             self._select(self.plan.stages[state.stage].rows if policy.pool == "selector" else None)
-        with computing(self.precision, self.device):
-            settles = policy is not None and policy.statistics == "memory"
-            trained = [kept.clone() for kept in statistics(state.net)] if settles else []
+        settles = policy is not None and policy.statistics == "memory"
+        goes_on = state.stage + 1 < len(self.plan.stages)  # training, as it would have
+        keeping = statistics_kept(state.net) if settles and goes_on else nullcontext()
+        with computing(self.precision, self.device), keeping:
             if settles:
                 assert state.memory is not None
                 settle_on_memory(state.net, state.memory, self.scenario)
@@ -213,9 +214,6 @@ class Run:
             self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
             self._refuse_no_weights(f"at the end of task {state.stage + 1}")
             accuracies = evaluate(state.net, self.scenario, self.method, state.extras)
-            if settles and state.stage + 1 < len(self.plan.stages):  # training goes on as it would have
-                for kept, before in zip(statistics(state.net), trained, strict=True):
-                    kept.copy_(before)
         yield from self._device_done()
         class_il, task_il = accuracies.tolist()
         state.class_il.append(class_il)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcr.memory import Memory, Policy
 from gcr.methods import Batch, Method
-from gcr.models import Network, settle
+from gcr.models import Network, settle, statistics
 from gcr.scenarios import Scenario
 from gcr.select import Pool, Selector, explain
 from gcr.training.draws import selection_draws, selection_views
@@ -53,6 +53,15 @@ def reselect(
     memory.keep(rows[coreset.rows], coreset.weights)
     told: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
     return told | asdict(explain(coreset, pool)) if pool.residuals is not None else told
+
+
+@contextmanager
+def statistics_kept(net: Network) -> Iterator[None]:
+    """Afterwards the network has the batch statistics that it has now."""
+    before = [kept.clone() for kept in statistics(net)]
+    yield
+    for kept, old in zip(statistics(net), before, strict=True):
+        kept.copy_(old)
 
 
 def settle_on_memory(net: Network, memory: Memory, scenario: Scenario) -> None:
@@ -129,10 +138,6 @@ def _parts(n: int) -> list[slice]:
 @contextmanager
 def _mode(net: Network, mode: str) -> Iterator[None]:
     """Evaluation mode, or training mode with running statistics left as they were; no gradients."""
-    before = {name: buffer.clone() for name, buffer in net.named_buffers()} if mode == "training" else {}
     net.train(mode == "training")
-    with torch.no_grad():
+    with torch.no_grad(), statistics_kept(net):
         yield
-        for name, buffer in net.named_buffers():
-            if name in before:
-                buffer.copy_(before[name])

@@ -169,10 +169,10 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
     assert [file.name for file in Checkpoints(tmp_path, {}).files()] == ["checkpoint-000000003.safetensors"]
 
 
-@pytest.mark.parametrize(
-    "steps", [9, 10, 18]
-)  # three epochs of three steps a stage: at its end, behind it, at the next
+@pytest.mark.parametrize("steps", [9, 10, 18])
 def test_a_run_that_predicts_with_statistics_of_memory_goes_on_the_same(tmp_path, steps):
+    """A stage has three epochs of three steps: stopped at its end, just behind it, and at the next one's end."""
+
     def run(folder, stop=lambda: False):
         policy = Policy(buffer=12, selector=GradApprox(), statistics="memory")
         saved = Checkpoints(folder, {})
