@@ -42,6 +42,10 @@ def reproduce(
         str | None,
         typer.Option("--values", help="paper: what its search chose (the default); sweep: search on validation data."),
     ] = None,
+    reading: Annotated[
+        str | None,
+        typer.Option("--reading", help="Of GCR's open points: text or code; else ours (docs/fidelity.md)."),
+    ] = None,
     epochs_scale: Annotated[
         float, typer.Option("--epochs-scale", help="A quick look with this share of the epochs, marked as such.")
     ] = 1.0,
@@ -92,6 +96,7 @@ def reproduce(
         values=values or "",
         epochs_scale=epochs_scale,
         precision=precision,
+        reading=reading,
     )
     check_format(form)
     if dry_run and show:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gcr import scenarios
+from gcr.experiments import readings
 from gcr.memory import GssGreedy, Policy, Reservoir
 from gcr.methods import METHODS, Method
 from gcr.models import MODELS
@@ -152,7 +153,8 @@ def compose(
 ) -> Experiment:
     """An experiment from names and single settings; what is not given takes the defaults of scenario and method.
 
-    ``overrides`` are settings by plain name, wherever they belong: model, lr, epochs, alpha, buffer, ridge, …
+    ``overrides`` are settings by plain name, wherever they belong: model, lr, epochs, alpha, buffer, ridge, …; and
+    ``reading``, which stands for several of them (``gcr.experiments.readings``).
     """
     given = dict(overrides or {})
     about = scenarios.entry(scenario)
@@ -166,9 +168,16 @@ def compose(
     if has_memory:
         parts += [Policy, policy_class]
     homes = {name: part for part in parts for name in setting_names(part)}
+    reading = given.pop("reading", None)
+    if reading is not None:
+        if not readings.about(method, policy_class.name):
+            raise BadInput(f"{method} has no use for reading, which is about GCR and its selection; leave it out")
+        known = [name for name, part in homes.items() if part is not Policy or policy_class in SELECTORS]
+        given = readings.settings_of_reading(reading, known, given.get("setting") == "online") | given
     for key in given:
         if key not in homes:
-            raise unknown(f"setting of {method}{f' + {selector}' if selector else ''}", key, ["model", *homes])
+            whose = f"setting of {method}{f' + {selector}' if selector else ''}"
+            raise unknown(whose, key, ["model", "reading", *homes])
         if key in unused_by(method_class):
             why = ": each task is one" if key == "stream" and method_class.needs_tasks else ""
             raise BadInput(f"{method} has no use for {key}{why}; leave it out")
@@ -197,6 +206,8 @@ def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dic
     left_out = set(unused_by(chosen))
     if not chosen().replays:
         left_out |= set(setting_names(Policy))
+    if not readings.about(method, chosen.default_selector):
+        left_out.add("reading")
     return {key: value for key, value in overrides.items() if not (several and key in left_out)}
 
 
@@ -215,6 +226,8 @@ def setting_lines(scenario: str, method: str, selector: str | None = None) -> li
     experiment = compose(scenario, method, selector=selector)
     online = compose(scenario, method, selector=selector, overrides={"setting": "online"})
     lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
+    if experiment.memory is not None and readings.about(method, experiment.memory.selector.name):
+        lines.append(("reading", readings.HELP, "each point by itself"))
     for part, streamed in zip(_parts(experiment), _parts(online), strict=True):
         for f in fields(part):
             if "help" in f.metadata and f.name not in unused_by(type(experiment.method)):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gcr import scenarios
-from gcr.experiments import paper
+from gcr.experiments import paper, readings
 from gcr.experiments.job import Job
 from gcr.experiments.paper import Place, Table
 from gcr.experiments.run_folder import RunFolder
@@ -26,6 +26,7 @@ from gcr.experiments.sweep import (
     check_grid,
     choose,
     compose_label,
+    label_of,
     paper_grid,
     run_name,
     write_choice,
@@ -47,6 +48,7 @@ class Request:
     values: str = ""  # paper: those that its search chose; sweep: our own search; empty: paper where it has any
     epochs_scale: float = 1.0
     precision: str | None = None
+    reading: str | None = None  # of the GCR paper's open points
     trial_seeds: tuple[int, ...] = (0,)
     views: tuple[str, ...] = ()  # class-il, task-il: each has values, and so runs, of its own
 
@@ -182,6 +184,9 @@ def _common(table: Table, request: Request, scenario: str, setting: str, method:
         common["epochs"] = max(1, round(request.epochs_scale * epochs))
     if request.precision is not None:
         common["precision"] = request.precision
+    row = label_of(method)
+    if request.reading is not None and readings.about(row.method, row.selector):
+        common["reading"] = request.reading
     return common
 
 

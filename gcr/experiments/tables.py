@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gcr.experiments import readings
 from gcr.experiments.experiment import flat
 from gcr.experiments.formats import Entry, Sheet
 from gcr.experiments.groups import METRICS, VIEWS, Group
@@ -97,15 +98,20 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
     varying = {key for key in keys if len({str(settings.get(key)) for settings in described}) > 1}
     told = []
     for group, settings in zip(groups, described, strict=True):
-        unusual = group.experiment.unusual
-        words = []
+        unusual, stream = group.experiment.unusual, group.experiment.stream
+        plain = {key.rsplit(".", 1)[-1]: value for key, value in settings.items()}
+        reading = readings.reading_of(plain, stream.online)
+        words: list[str] = []
         for key, value in settings.items():
             if key.startswith("training.") or (key.startswith("method.") and not isinstance(value, str)):
                 tell = key in varying or key in always
             else:
                 tell = key in unusual and (key in varying or key.startswith(("method.", "memory.")))
-            if tell:
-                words.append(f"{key.rsplit('.', 1)[-1]}={value}")
+            name = key.rsplit(".", 1)[-1]
+            if reading and name in readings.READINGS[reading]:
+                name, value = "reading", reading
+            if tell and f"{name}={value}" not in words:
+                words.append(f"{name}={value}")
         told.append(", ".join(words))
     folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
     return [

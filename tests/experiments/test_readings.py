@@ -1,0 +1,83 @@
+"""reading=text and reading=code: all open points of the GCR paper at once."""
+
+from pathlib import Path
+
+import pytest
+from made_runs import put_run, square
+
+from gcr.experiments.experiment import compose, differing, settings_of
+from gcr.experiments.groups import read_runs
+from gcr.experiments.readings import READINGS, reading_of
+from gcr.experiments.reproduce import Request, make_plan
+from gcr.experiments.tables import distinctions
+from gcr.settings import BadInput
+
+
+def gcr(**given):
+    return compose("seq-digits", "gcr", overrides=given)
+
+
+def told(experiment):
+    parts = (experiment.method, experiment.memory, experiment.memory.selector)
+    return {name: getattr(part, name) for part in parts for name in READINGS["text"] if hasattr(part, name)}
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_reading_stands_for_every_open_point(reading):
+    assert told(gcr(reading=reading)) == READINGS[reading]
+    assert gcr(reading=reading) == gcr(**READINGS[reading])
+
+
+def test_the_two_readings_differ_everywhere():
+    points = {key.rsplit(".", 1)[-1] for key in differing(gcr(reading="text"), gcr(reading="code"))}
+    assert points == READINGS["text"].keys() == READINGS["code"].keys()
+
+
+def test_a_single_setting_stands_beside_a_reading():
+    assert told(gcr(reading="code", contrast="features")) == READINGS["code"] | {"contrast": "features"}
+
+
+def test_in_one_pass_the_code_admits_every_example():
+    assert told(gcr(reading="code", setting="online")) == READINGS["code"] | {"admit": "all"}
+
+
+def test_what_another_loss_or_memory_does_not_have_is_left_out():
+    er = compose("seq-digits", "er", selector="grad-approx", overrides={"reading": "code"})
+    assert told(er) == {k: v for k, v in READINGS["code"].items() if k not in ("normalise", "contrast")}
+    reservoir = compose("seq-digits", "gcr", selector="reservoir", overrides={"reading": "text"})
+    usual = compose("seq-digits", "gcr", selector="reservoir")
+    assert differing(reservoir, usual).keys() == {"method.normalise", "method.contrast"}
+
+
+def test_methods_without_open_points_refuse_a_reading():
+    with pytest.raises(BadInput, match="er has no use for reading"):
+        compose("seq-digits", "er", overrides={"reading": "code"})
+    with pytest.raises(BadInput, match="reading must be one of text, code"):
+        gcr(reading="paper")
+
+
+def test_of_several_methods_only_those_of_gcr_take_it():
+    assert settings_of("er", {"reading": "code"}, several=True) == {}
+    assert settings_of("gcr", {"reading": "code"}, several=True) == {"reading": "code"}
+
+
+def test_the_defaults_are_neither_reading():
+    assert reading_of(told(gcr()), online=False) == ""
+    assert reading_of(told(gcr(reading="code")), online=False) == "code"
+
+
+def test_tables_say_the_reading_instead_of_eight_settings(tmp_path):
+    for name, given in (("usual", {}), ("code", {"reading": "code"}), ("text", {"reading": "text", "gamma": 0.2})):
+        put_run(tmp_path, gcr(**given), square(50.0), name)
+    groups = {g.folders[0].path.parent.name: g for g in read_runs(tmp_path).groups}
+    names = distinctions([groups["usual"], groups["code"], groups["text"]])
+    assert names == ["gamma=0.1", "gamma=0.1, reading=code", "gamma=0.2, reading=text"]
+
+
+def test_reproduce_gives_it_to_rows_of_gcr_alone():
+    request = Request("offline-accuracy", ("seq-cifar10",), ("er", "gcr"), (500,), (0,), reading="code")
+    jobs = make_plan(request, Path("out")).jobs()
+    paths = {job.experiment.method.name: job.folder.path.parent.name for job in jobs}
+    assert "reading" not in paths["er"]
+    assert paths["gcr"].endswith("-readingcode")
+    assert all(told(job.experiment) == READINGS["code"] for job in jobs if job.experiment.method.name == "gcr")
