@@ -116,7 +116,7 @@ def _write_page(asked: Plan) -> None:
     own_search = searched and not plan.table.grids
     marks = ["searched values"] * own_search + [f"{mark}: a quick look"] * bool(mark)
     title = plan.table.title + (f" ({'; '.join(marks)})" if marks else "")
-    parts = [request.table, "sweep" * own_search, request.precision or "", mark.replace(" ×", "-")]
+    parts = [request.table, "sweep" * own_search, request.precision or "", request.reading or "", mark.replace(" ×", "-")]
     file = plan.out / f"{'-'.join(filter(None, parts))}.html"
     written = write_report(runs.groups, file, title, runs.unreadable, first)
     err.print(f"page: {written}", highlight=False, soft_wrap=True)

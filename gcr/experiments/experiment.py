@@ -168,12 +168,7 @@ def compose(
     if has_memory:
         parts += [Policy, policy_class]
     homes = {name: part for part in parts for name in setting_names(part)}
-    reading = given.pop("reading", None)
-    if reading is not None:
-        if not readings.about(method, policy_class.name):
-            raise BadInput(f"{method} has no use for reading, which is about GCR and its selection; leave it out")
-        known = [name for name, part in homes.items() if part is not Policy or policy_class in SELECTORS]
-        given = readings.settings_of_reading(reading, known, given.get("setting") == "online") | given
+    given = _with_reading(given, method_class, policy_class, homes)
     for key in given:
         if key not in homes:
             whose = f"setting of {method}{f' + {selector}' if selector else ''}"
@@ -200,13 +195,28 @@ def compose(
     return Experiment(scenario, stream, model, method_class(**values[method_class]), memory, training, seed)
 
 
+def _with_reading(
+    given: dict[str, Any], method: type[Method], policy: type[Any], homes: Mapping[str, type[Any]]
+) -> dict[str, Any]:
+    """``given`` with what its reading, or else the method's usual one, stands for."""
+    reading = given.pop("reading", None)
+    if reading is None:
+        reading = "" if given.get("setting") == "online" else method.reading
+    elif not readings.concern(method.name, policy.name):
+        raise BadInput(f"{method.name} has no use for reading, which is about GCR and its selection; leave it out")
+    if not reading:
+        return given
+    known = [name for name, part in homes.items() if part is not Policy or policy in SELECTORS]
+    return readings.settings_of_reading(reading, known, given) | given
+
+
 def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dict[str, Any]:
     """``overrides`` for one of ``several`` methods: without what it makes nothing of."""
     chosen = _by_name("method", method, METHODS)
     left_out = set(unused_by(chosen))
     if not chosen().replays:
         left_out |= set(setting_names(Policy))
-    if not readings.about(method, chosen.default_selector):
+    if not readings.concern(method, chosen.default_selector):
         left_out.add("reading")
     return {key: value for key, value in overrides.items() if not (several and key in left_out)}
 
@@ -226,8 +236,9 @@ def setting_lines(scenario: str, method: str, selector: str | None = None) -> li
     experiment = compose(scenario, method, selector=selector)
     online = compose(scenario, method, selector=selector, overrides={"setting": "online"})
     lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
-    if experiment.memory is not None and readings.about(method, experiment.memory.selector.name):
-        lines.append(("reading", readings.HELP, "each point by itself"))
+    if experiment.memory is not None and readings.concern(method, experiment.memory.selector.name):
+        usual = type(experiment.method).reading or "each point by itself"
+        lines.append(("reading", readings.HELP, f"{usual}; online each point by itself" if usual == "code" else usual))
     for part, streamed in zip(_parts(experiment), _parts(online), strict=True):
         for f in fields(part):
             if "help" in f.metadata and f.name not in unused_by(type(experiment.method)):

@@ -1,7 +1,8 @@
 """The open points of the GCR paper, all at once: as its text has them, or as its released code has them.
 
 ``reading=text`` and ``reading=code`` are short for the settings below (docs/fidelity.md); a setting that is given
-beside them stands. An experiment holds the single settings only.
+beside them stands. GCR's own default is the code's reading offline, and a choice of ours online. An experiment holds
+the single settings only.
 """
 
 from __future__ import annotations
@@ -33,26 +34,42 @@ READINGS: dict[str, dict[str, str]] = {
         "negative": "dropped",
     },
 }
+POINTS = READINGS["text"].keys()
+GIVES_WAY: tuple[tuple[str, str | int, tuple[str, ...]], ...] = (  # a setting, its usual value, what is the text's else
+    ("setting", "offline", ("admit",)),  # in one pass the code, too, takes every example
+    ("pool", "reservoir", ("admit", "pool_view")),  # candidates are chosen among all of a task's plain images
+    ("every", 0, ("shares",)),  # selection wherever tasks end is not told them
+    ("tolerance", 0, ("negative",)),  # from here on: of a matching that the code does not have
+    ("replace", 0, ("negative",)),
+    ("trim", 0, ("negative",)),
+    ("rows", "matched", ("negative",)),
+)
 HELP = "all open points of the GCR paper at once, as its text or its released code has them: text or code"
 
 
-def about(method: str, selector: str | None) -> bool:
+def concern(method: str, selector: str | None) -> bool:
     """Whether the open points are about a method: GCR, or another with its selection."""
     return method == "gcr" or selector == "grad-approx"
 
 
-def settings_of_reading(reading: str, known: Iterable[str], online: bool) -> dict[str, str]:
-    """What a reading stands for, of the settings ``known``. In one pass the code takes every example, too."""
+def settings_of_reading(reading: str, known: Iterable[str], given: Mapping[str, Any]) -> dict[str, str]:
+    """What a reading stands for, of the settings ``known``, where ``given`` are the others of an experiment."""
     if reading not in READINGS:
         raise BadInput(f'reading must be one of {", ".join(READINGS)}, got "{reading}"')
-    points = READINGS[reading] | ({"admit": "all"} if online else {})
+    points = dict(READINGS[reading])
+    for other, usual, texts in GIVES_WAY:
+        if given.get(other, usual) not in (usual, str(usual)):
+            points |= {name: READINGS["text"][name] for name in texts}
     return {name: value for name, value in points.items() if name in known}
 
 
-def reading_of(settings: Mapping[str, Any], online: bool) -> str:
-    """The reading that an experiment's settings, by plain name, are at in every point; none if there is no such."""
+def in_words(settings: Mapping[str, Any], unusual: Iterable[str]) -> dict[str, str]:
+    """What to say of an experiment's open points, of which some are ``unusual``: these, or the reading that it is
+    nearest to with the points where it is not, if that is shorter. ``settings`` are all it has, by plain name."""
+    shortest = {name: str(settings[name]) for name in unusual if name in POINTS}
     for reading in READINGS:
-        points = settings_of_reading(reading, settings, online)
-        if points and all(settings[name] == value for name, value in points.items()):
-            return reading
-    return ""
+        points = settings_of_reading(reading, settings, settings)
+        others = {name: str(settings[name]) for name, value in points.items() if settings[name] != value}
+        if 1 + len(others) < len(shortest):
+            shortest = {"reading": reading} | others
+    return shortest

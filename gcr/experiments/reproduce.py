@@ -185,7 +185,7 @@ def _common(table: Table, request: Request, scenario: str, setting: str, method:
     if request.precision is not None:
         common["precision"] = request.precision
     row = label_of(method)
-    if request.reading is not None and readings.about(row.method, row.selector):
+    if request.reading is not None and readings.concern(row.method, row.selector):
         common["reading"] = request.reading
     return common
 

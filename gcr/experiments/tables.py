@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gcr.experiments import readings
 from gcr.experiments.experiment import flat
@@ -98,21 +99,19 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
     varying = {key for key in keys if len({str(settings.get(key)) for settings in described}) > 1}
     told = []
     for group, settings in zip(groups, described, strict=True):
-        unusual, stream = group.experiment.unusual, group.experiment.stream
+        unusual = group.experiment.unusual
         plain = {key.rsplit(".", 1)[-1]: value for key, value in settings.items()}
-        reading = readings.reading_of(plain, stream.online)
-        words: list[str] = []
+        words: dict[str, Any] = {}
         for key, value in settings.items():
+            name = key.rsplit(".", 1)[-1]
             if key.startswith("training.") or (key.startswith("method.") and not isinstance(value, str)):
                 tell = key in varying or key in always
             else:
                 tell = key in unusual and (key in varying or key.startswith(("method.", "memory.")))
-            name = key.rsplit(".", 1)[-1]
-            if reading and name in readings.READINGS[reading]:
-                name, value = "reading", reading
-            if tell and f"{name}={value}" not in words:
-                words.append(f"{name}={value}")
-        told.append(", ".join(words))
+            if tell and name not in readings.POINTS:
+                words[name] = value
+        words |= readings.in_words(plain, [key.rsplit(".", 1)[-1] for key in settings if key in unusual])
+        told.append(", ".join(f"{name}={value}" for name, value in words.items()))
     folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
     return [
         ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words

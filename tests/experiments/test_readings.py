@@ -7,7 +7,7 @@ from made_runs import put_run, square
 
 from gcr.experiments.experiment import compose, differing, settings_of
 from gcr.experiments.groups import read_runs
-from gcr.experiments.readings import READINGS, reading_of
+from gcr.experiments.readings import READINGS
 from gcr.experiments.reproduce import Request, make_plan
 from gcr.experiments.tables import distinctions
 from gcr.settings import BadInput
@@ -61,17 +61,48 @@ def test_of_several_methods_only_those_of_gcr_take_it():
     assert settings_of("gcr", {"reading": "code"}, several=True) == {"reading": "code"}
 
 
-def test_the_defaults_are_neither_reading():
-    assert reading_of(told(gcr()), online=False) == ""
-    assert reading_of(told(gcr(reading="code")), online=False) == "code"
+def test_offline_gcr_is_as_the_code_has_it_and_online_neither():
+    assert gcr() == gcr(reading="code")
+    assert told(gcr(setting="online")) == READINGS["text"] | {"normalise": "weights"}
+    er = compose("seq-digits", "er", selector="grad-approx")
+    assert er == compose("seq-digits", "er", selector="grad-approx", overrides={"reading": "text"})
+
+
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        ({"pool": "selector"}, ("admit", "pool_view")),
+        ({"every": "64"}, ("shares",)),
+        ({"trim": 0.1}, ("negative",)),
+        ({"rows": "random"}, ("negative",)),
+        ({"replace": "3"}, ("negative",)),
+        ({"tolerance": 0.1}, ("negative",)),
+    ],
+)
+def test_what_the_code_does_not_have_takes_the_texts_points(given, texts):
+    assert told(gcr(**given)) == READINGS["code"] | {name: READINGS["text"][name] for name in texts}
+
+
+def test_a_setting_given_at_its_usual_value_changes_nothing():
+    assert gcr(pool="reservoir", every="0", trim="0", rows="matched", replace=0, setting="offline") == gcr()
 
 
 def test_tables_say_the_reading_instead_of_eight_settings(tmp_path):
-    for name, given in (("usual", {}), ("code", {"reading": "code"}), ("text", {"reading": "text", "gamma": 0.2})):
+    kinds = {
+        "usual": {},
+        "text": {"reading": "text", "gamma": 0.2},
+        "near": {"reading": "text", "normalise": "weights"},
+        "single": {"contrast": "features"},
+    }
+    for name, given in kinds.items():
         put_run(tmp_path, gcr(**given), square(50.0), name)
     groups = {g.folders[0].path.parent.name: g for g in read_runs(tmp_path).groups}
-    names = distinctions([groups["usual"], groups["code"], groups["text"]])
-    assert names == ["gamma=0.1", "gamma=0.1, reading=code", "gamma=0.2, reading=text"]
+    assert distinctions([groups[name] for name in kinds]) == [
+        "gamma=0.1",
+        "gamma=0.2, reading=text",
+        "gamma=0.1, reading=text, normalise=weights",
+        "gamma=0.1, contrast=features",
+    ]
 
 
 def test_reproduce_gives_it_to_rows_of_gcr_alone():
