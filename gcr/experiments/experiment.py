@@ -131,7 +131,14 @@ class Experiment:
         if self.memory is not None:
             given["buffer"], selector = self.memory.buffer, self.memory.selector.name
         usual = compose(self.scenario, self.method.name, seed=self.seed, selector=selector, overrides=given)
-        return set(differing(self, usual))
+        found = {key: _last(key) for key in differing(self, usual)}
+        if not found.values() & readings.POINTS:
+            return set(found)
+        own = {_last(key): value for key, value in flat(self.to_dict()).items()}  # what open points give way to
+        given |= {name: own[name] for name, _, _ in readings.GIVES_WAY if name in own}
+        usual = compose(self.scenario, self.method.name, seed=self.seed, selector=selector, overrides=given)
+        points = {key for key in differing(self, usual) if _last(key) in readings.POINTS}
+        return {key for key, name in found.items() if name not in readings.POINTS} | points
 
     @property
     def run_name(self) -> str:
@@ -172,7 +179,8 @@ def compose(
     for key in given:
         if key not in homes:
             whose = f"setting of {method}{f' + {selector}' if selector else ''}"
-            raise unknown(whose, key, ["model", "reading", *homes])
+            more = ["reading"] if readings.concern(method, policy_class.name) else []
+            raise unknown(whose, key, ["model", *more, *homes])
         if key in unused_by(method_class):
             why = ": each task is one" if key == "stream" and method_class.needs_tasks else ""
             raise BadInput(f"{method} has no use for {key}{why}; leave it out")
@@ -200,13 +208,14 @@ def _with_reading(
 ) -> dict[str, Any]:
     """``given`` with what its reading, or else the method's usual one, stands for."""
     reading = given.pop("reading", None)
-    if reading is None:
-        reading = "" if given.get("setting") == "online" else method.reading
-    elif not readings.concern(method.name, policy.name):
+    if reading is not None and not readings.concern(method.name, policy.name):
         raise BadInput(f"{method.name} has no use for reading, which is about GCR and its selection; leave it out")
-    if not reading:
+    if reading is None:
+        reading = method.reading if given.get("setting") != "online" else None
+    if reading is None:
         return given
-    known = [name for name, part in homes.items() if part is not Policy or policy in SELECTORS]
+    of_selection = () if policy in SELECTORS else ("pool_view", "pool_mode")
+    known = [name for name in homes if name not in of_selection]
     return readings.settings_of_reading(reading, known, given) | given
 
 
@@ -214,6 +223,8 @@ def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dic
     """``overrides`` for one of ``several`` methods: without what it makes nothing of."""
     chosen = _by_name("method", method, METHODS)
     left_out = set(unused_by(chosen))
+    if "reading" in overrides:
+        readings.check(overrides["reading"])
     if not chosen().replays:
         left_out |= set(setting_names(Policy))
     if not readings.concern(method, chosen.default_selector):
@@ -237,8 +248,7 @@ def setting_lines(scenario: str, method: str, selector: str | None = None) -> li
     online = compose(scenario, method, selector=selector, overrides={"setting": "online"})
     lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
     if experiment.memory is not None and readings.concern(method, experiment.memory.selector.name):
-        usual = type(experiment.method).reading or "each point by itself"
-        lines.append(("reading", readings.HELP, f"{usual}; online each point by itself" if usual == "code" else usual))
+        lines.append(("reading", readings.HELP, _usual_reading(method)))
     for part, streamed in zip(_parts(experiment), _parts(online), strict=True):
         for f in fields(part):
             if "help" in f.metadata and f.name not in unused_by(type(experiment.method)):
@@ -246,6 +256,14 @@ def setting_lines(scenario: str, method: str, selector: str | None = None) -> li
                 differs = other != usual and f.name != "setting"
                 lines.append((f.name, f.metadata["help"], f"{usual}; online {other}" if differs else usual))
     return lines
+
+
+def _usual_reading(method: str) -> str:
+    """
+    >>> _usual_reading("gcr")
+    'code; online text, but normalise=weights'
+    """
+    return "code; online text, but normalise=weights" if method == "gcr" else "text"
 
 
 def _parts(experiment: Experiment) -> list[Any]:
@@ -264,6 +282,10 @@ def differing(first: Experiment, second: Experiment) -> dict[str, tuple[Any, Any
 def differences(there: Experiment, asked: Experiment) -> list[str]:
     """Where two experiments differ, in words."""
     return [f"{key} is {old} there, {new} here" for key, (old, new) in differing(there, asked).items()]
+
+
+def _last(key: str) -> str:
+    return key.rsplit(".", 1)[-1]
 
 
 def setting_names(part: type[Any]) -> list[str]:

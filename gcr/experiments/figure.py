@@ -14,7 +14,9 @@ COLOURS = {"der++": "#d55e00", "gcr": "#0072b2"}  # Okabe and Ito
 ENDINGS = (".svg", ".png")
 
 
-def draw_main_figure(rows: Sequence[Row], out: Path, mark: str = "", searched: bool = False) -> list[Path]:
+def draw_main_figure(
+    rows: Sequence[Row], out: Path, mark: str = "", searched: bool = False, reading: str = ""
+) -> list[Path]:
     """A panel per metric; ours with error bars (SEM), the paper's hollow. ``mark`` says that ours are a quick look,
     beside which the paper's values are not drawn."""
     try:
@@ -28,8 +30,9 @@ def draw_main_figure(rows: Sequence[Row], out: Path, mark: str = "", searched: b
     panels = figure.subplots(1, len(metrics), squeeze=False)[0]
     for panel, metric in zip(panels, metrics, strict=True):
         _draw(panel, [row for row in rows if row.cell.metric == metric], paper_too=not mark)
-        panel.set_title(f"class-IL {metric}{f' ({mark})' if mark else ''}")
-    parts = ["main-figure", "sweep" * searched, mark.replace(" ×", "-")]
+        told = ", ".join(filter(None, [mark, f"reading={reading}" if reading else ""]))
+        panel.set_title(f"class-IL {metric}{f' ({told})' if told else ''}")
+    parts = ["main-figure", "sweep" * searched, reading, mark.replace(" ×", "-")]
     files = [out / f"{'-'.join(filter(None, parts))}{ending}" for ending in ENDINGS]
     for file in files:
         figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)

@@ -35,14 +35,15 @@ READINGS: dict[str, dict[str, str]] = {
     },
 }
 POINTS = READINGS["text"].keys()
-GIVES_WAY: tuple[tuple[str, str | int, tuple[str, ...]], ...] = (  # a setting, its usual value, what is the text's else
-    ("setting", "offline", ("admit",)),  # in one pass the code, too, takes every example
-    ("pool", "reservoir", ("admit", "pool_view")),  # candidates are chosen among all of a task's plain images
-    ("every", 0, ("shares",)),  # selection wherever tasks end is not told them
-    ("tolerance", 0, ("negative",)),  # from here on: of a matching that the code does not have
-    ("replace", 0, ("negative",)),
-    ("trim", 0, ("negative",)),
-    ("rows", "matched", ("negative",)),
+GIVES_WAY: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # where a setting is as said, these points are the text's
+    ("setting", "online", ("admit",)),  # in one pass the code, too, takes every example
+    ("epochs", "1", ("admit",)),
+    ("pool", "selector", ("admit", "pool_view")),  # candidates are chosen among all of a task's plain images
+    ("every", "not 0", ("shares",)),  # selection wherever tasks end is not told them
+    ("tolerance", "not 0", ("negative",)),  # from here on: of a matching that the code does not have
+    ("replace", "not 0", ("negative",)),
+    ("trim", "not 0", ("negative",)),
+    ("rows", "random", ("negative",)),
 )
 HELP = "all open points of the GCR paper at once, as its text or its released code has them: text or code"
 
@@ -52,15 +53,28 @@ def concern(method: str, selector: str | None) -> bool:
     return method == "gcr" or selector == "grad-approx"
 
 
-def settings_of_reading(reading: str, known: Iterable[str], given: Mapping[str, Any]) -> dict[str, str]:
-    """What a reading stands for, of the settings ``known``, where ``given`` are the others of an experiment."""
+def check(reading: str) -> None:
     if reading not in READINGS:
         raise BadInput(f'reading must be one of {", ".join(READINGS)}, got "{reading}"')
+
+
+def settings_of_reading(reading: str, known: Iterable[str], given: Mapping[str, Any]) -> dict[str, str]:
+    """What a reading stands for, of the settings ``known``, where ``given`` are the others of an experiment."""
+    check(reading)
     points = dict(READINGS[reading])
-    for other, usual, texts in GIVES_WAY:
-        if given.get(other, usual) not in (usual, str(usual)):
+    for other, how, texts in GIVES_WAY:
+        if other in given and _is(given[other], how):
             points |= {name: READINGS["text"][name] for name in texts}
     return {name: value for name, value in points.items() if name in known}
+
+
+def _is(value: Any, how: str) -> bool:
+    """Numbers may be given as text, as the command line does."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return bool(value == how)
+    return number != 0 if how == "not 0" else str(number) == f"{how}.0"
 
 
 def in_words(settings: Mapping[str, Any], unusual: Iterable[str]) -> dict[str, str]:

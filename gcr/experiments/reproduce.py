@@ -57,6 +57,8 @@ class Request:
             raise BadInput(f"epochs-scale must be above 0 and at most 1, got {self.epochs_scale:g}")
         if self.values and self.values not in VALUES:
             raise unknown("source of values", self.values, VALUES)
+        if self.reading is not None:
+            readings.check(self.reading)
 
     @property
     def mark(self) -> str:
@@ -184,10 +186,19 @@ def _common(table: Table, request: Request, scenario: str, setting: str, method:
         common["epochs"] = max(1, round(request.epochs_scale * epochs))
     if request.precision is not None:
         common["precision"] = request.precision
-    row = label_of(method)
-    if request.reading is not None and readings.concern(row.method, row.selector):
+    if request.reading is not None and _changes(request.reading, scenario, setting, method):
         common["reading"] = request.reading
     return common
+
+
+def _changes(reading: str, scenario: str, setting: str, method: str) -> bool:
+    """Whether runs of a row are others with a reading; if not, they go by their usual name."""
+    row = label_of(method)
+    if not readings.concern(row.method, row.selector):
+        return False
+    overrides: tuple[dict[str, str], ...] = ({}, {"reading": reading})
+    without, with_it = (compose_label(scenario, setting, method, None, 0, given) for given in overrides)
+    return with_it != without
 
 
 def _asked_for(cell: paper.Cell, request: Request) -> bool:

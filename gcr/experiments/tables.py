@@ -101,6 +101,7 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
     for group, settings in zip(groups, described, strict=True):
         unusual = group.experiment.unusual
         plain = {key.rsplit(".", 1)[-1]: value for key, value in settings.items()}
+        odd = {key.rsplit(".", 1)[-1] for key in unusual}
         words: dict[str, Any] = {}
         for key, value in settings.items():
             name = key.rsplit(".", 1)[-1]
@@ -110,13 +111,19 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
                 tell = key in unusual and (key in varying or key.startswith(("method.", "memory.")))
             if tell and name not in readings.POINTS:
                 words[name] = value
-        words |= readings.in_words(plain, [key.rsplit(".", 1)[-1] for key in settings if key in unusual])
+        points = {name: value for name, value in plain.items() if name in readings.POINTS and name in odd}
+        words |= readings.in_words(plain, points) if _has_readings(group) else points
         told.append(", ".join(f"{name}={value}" for name, value in words.items()))
     folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
     return [
         ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words
         for words, folder in zip(told, folders, strict=True)
     ]
+
+
+def _has_readings(group: Group) -> bool:
+    experiment = group.experiment
+    return experiment.memory is not None and readings.concern(experiment.method.name, experiment.memory.selector.name)
 
 
 def _told_apart(paths: Sequence[tuple[str, ...]]) -> list[str]:

@@ -38,7 +38,7 @@ class Gcr(Method):
         "gradient coreset replay: weighted DER++ with supervised contrast, buffer chosen by GradApprox"
     )
     default_selector: ClassVar[str] = "grad-approx"
-    reading: ClassVar[str] = "code"  # which reaches the paper's figures offline (docs/reproduction.md)
+    reading: ClassVar[str | None] = "code"  # which reaches the paper's figures offline (docs/reproduction.md)
     # the paper's medians, and the contrast that does better there (docs/fidelity.md)
     on_streams: ClassVar[Mapping[str, float | str]] = {"alpha": 1.0, "beta": 3.0, "gamma": 1.0, "contrast": "features"}
 

@@ -59,7 +59,7 @@ class Method(Settings):
     unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory and training that it makes nothing of
     lr_name: ClassVar[str] = "lr"  # the setting that is its learning rate
     follows_lr: ClassVar[str] = ""  # a setting of its own that is the learning rate if not given
-    reading: ClassVar[str] = ""  # its usual one of the GCR paper's open points (experiments/readings.py), not online
+    reading: ClassVar[str | None] = None  # of the GCR paper's open points, by default offline: "text" or "code"
     on_streams: ClassVar[Mapping[str, float | str]] = {}  # settings of its own that have other defaults online
 
     @property

@@ -70,8 +70,7 @@ def settle_on_memory(net: Network, memory: Memory, scenario: Scenario) -> None:
     Rows of a task may lie together, so every batch takes rows from all over memory.
     """
     rows = memory.filled_rows()
-    n_batches = -(-len(rows) // AT_ONCE)
-    batches = (rows[first::n_batches] for first in range(n_batches))
+    batches = (rows[part] for part in _interleaved(len(rows)))
     settle(net, (scenario.views.plain(memory.columns["image"][part]) for part in batches))
 
 
@@ -118,17 +117,28 @@ def choose_candidates(
 def make_pool(
     net: Network, method: Method, batch: Batch, images: Images, policy: Policy, kept: Tensor | None = None
 ) -> Pool:
-    """The columns that the selector needs, by one pass of the network over the images."""
+    """The columns that the selector needs, by one pass of the network over the images.
+
+    Rows of a task may lie together, so every batch takes rows from all over the pool: in training mode its statistics
+    count. A pool of one image has none.
+    """
     assert isinstance(policy.selector, Selector)
     if not policy.selector.needs & {"features", "residuals"}:
         return Pool(batch.labels, batch.weights, kept=kept, tasks=batch.tasks)
-    features, residuals = [], []
-    with _mode(net, policy.pool_mode):
-        for rows in _parts(len(batch.labels)):
+    n, features, residuals = len(batch.labels), [], []
+    parts = _interleaved(n)
+    with _mode(net, policy.pool_mode if n > 1 else "evaluation"):
+        for rows in parts:
             features.append(net.features(images(rows)).float())
             part = replace(batch, labels=batch.labels[rows], logits=batch.logits[rows], weights=batch.weights[rows])
             residuals.append(method.residual(net.head(features[-1]), part))
-    return Pool(batch.labels, batch.weights, torch.cat(features), torch.cat(residuals), kept, batch.tasks)
+    order = torch.cat([torch.arange(n, device=batch.labels.device)[rows] for rows in parts]).argsort()
+    return Pool(batch.labels, batch.weights, torch.cat(features)[order], torch.cat(residuals)[order], kept, batch.tasks)
+
+
+def _interleaved(n: int) -> list[slice]:
+    n_parts = -(-n // AT_ONCE)
+    return [slice(first, n, n_parts) for first in range(n_parts)]
 
 
 def _parts(n: int) -> list[slice]:

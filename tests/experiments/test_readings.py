@@ -46,7 +46,12 @@ def test_what_another_loss_or_memory_does_not_have_is_left_out():
     assert told(er) == {k: v for k, v in READINGS["code"].items() if k not in ("normalise", "contrast")}
     reservoir = compose("seq-digits", "gcr", selector="reservoir", overrides={"reading": "text"})
     usual = compose("seq-digits", "gcr", selector="reservoir")
-    assert differing(reservoir, usual).keys() == {"method.normalise", "method.contrast"}
+    assert {key.rsplit(".", 1)[-1] for key in differing(reservoir, usual)} == {
+        "normalise",
+        "contrast",
+        "sampling",
+        "admit",
+    }
 
 
 def test_methods_without_open_points_refuse_a_reading():
@@ -72,6 +77,7 @@ def test_offline_gcr_is_as_the_code_has_it_and_online_neither():
     ("given", "texts"),
     [
         ({"pool": "selector"}, ("admit", "pool_view")),
+        ({"epochs": "1"}, ("admit",)),
         ({"every": "64"}, ("shares",)),
         ({"trim": 0.1}, ("negative",)),
         ({"rows": "random"}, ("negative",)),
@@ -83,8 +89,10 @@ def test_what_the_code_does_not_have_takes_the_texts_points(given, texts):
     assert told(gcr(**given)) == READINGS["code"] | {name: READINGS["text"][name] for name in texts}
 
 
-def test_a_setting_given_at_its_usual_value_changes_nothing():
-    assert gcr(pool="reservoir", every="0", trim="0", rows="matched", replace=0, setting="offline") == gcr()
+@pytest.mark.parametrize("nothing", [0, 0.0, "0", "0.0"])
+def test_a_setting_given_at_its_usual_value_changes_nothing(nothing):
+    numbers = dict.fromkeys(("every", "trim", "replace", "tolerance"), nothing)
+    assert gcr(pool="reservoir", rows="matched", setting="offline", epochs="10", **numbers) == gcr()
 
 
 def test_tables_say_the_reading_instead_of_eight_settings(tmp_path):
@@ -93,6 +101,7 @@ def test_tables_say_the_reading_instead_of_eight_settings(tmp_path):
         "text": {"reading": "text", "gamma": 0.2},
         "near": {"reading": "text", "normalise": "weights"},
         "single": {"contrast": "features"},
+        "gives way": {"trim": 0.1},
     }
     for name, given in kinds.items():
         put_run(tmp_path, gcr(**given), square(50.0), name)
@@ -102,13 +111,39 @@ def test_tables_say_the_reading_instead_of_eight_settings(tmp_path):
         "gamma=0.2, reading=text",
         "gamma=0.1, reading=text, normalise=weights",
         "gamma=0.1, contrast=features",
+        "gamma=0.1, trim=0.1",
     ]
 
 
-def test_reproduce_gives_it_to_rows_of_gcr_alone():
-    request = Request("offline-accuracy", ("seq-cifar10",), ("er", "gcr"), (500,), (0,), reading="code")
+def test_a_label_claims_no_reading_for_a_method_that_has_none(tmp_path):
+    points = {"sampling": "split", "admit": "correct", "pool_view": "weak", "pool_mode": "training"}
+    put_run(tmp_path, compose("seq-digits", "er", selector="herding", overrides=points), square(50.0))
+    told = distinctions(read_runs(tmp_path).groups)
+    assert told == ["pool_view=weak, pool_mode=training, sampling=split, admit=correct"]
+
+
+def test_reproduce_gives_it_to_rows_that_it_changes_alone():
+    request = Request("offline-accuracy", ("seq-cifar10",), ("er", "gcr"), (500,), (0,), reading="text")
     jobs = make_plan(request, Path("out")).jobs()
     paths = {job.experiment.method.name: job.folder.path.parent.name for job in jobs}
     assert "reading" not in paths["er"]
-    assert paths["gcr"].endswith("-readingcode")
-    assert all(told(job.experiment) == READINGS["code"] for job in jobs if job.experiment.method.name == "gcr")
+    assert paths["gcr"].endswith("-readingtext")
+    assert all(told(job.experiment) == READINGS["text"] for job in jobs if job.experiment.method.name == "gcr")
+    both = Request("er-gcr", buffers=(500,), seeds=(0,), reading="code")
+    names = {job.folder.path.parent.name for job in make_plan(both, Path("out")).jobs()}
+    assert any("grad-approx" in name and name.endswith("-readingcode") for name in names)
+
+
+def test_reproduce_with_the_usual_reading_finds_the_usual_runs():
+    asked = {"scenarios": ("seq-cifar10",), "methods": ("gcr",), "buffers": (500,), "seeds": (0,)}
+    usual, code = (make_plan(Request("offline-accuracy", **asked, reading=r), Path("out")) for r in (None, "code"))
+    assert [job.folder.path for job in usual.jobs()] == [job.folder.path for job in code.jobs()]
+
+
+def test_an_unknown_reading_is_refused_even_where_nothing_takes_it():
+    with pytest.raises(BadInput, match="reading must be one of text, code"):
+        Request("offline-accuracy", methods=("er",), reading="paper")
+    with pytest.raises(BadInput, match="reading must be one of text, code"):
+        settings_of("er", {"reading": "paper"}, several=True)
+    with pytest.raises(BadInput, match="reading must be one of text, code"):
+        gcr(reading="")

@@ -5,10 +5,11 @@ import torch
 from conftest import make_scenario
 
 from gcr.memory import Policy
-from gcr.methods import Er, Finetune, Gcr, Joint
+from gcr.methods import Batch, Er, Finetune, Gcr, Joint
+from gcr.models import build
 from gcr.select import GradApprox
 from gcr.settings import BadInput
-from gcr.training import Training, train
+from gcr.training import Training, train, update
 from gcr.training.stages import plan_stages
 
 
@@ -127,3 +128,36 @@ def test_what_selection_sees(scenario, setting):
     ]
     first, second = (outcome.state.selections for outcome in outcomes)
     assert first[1]["gradient_length"] != second[1]["gradient_length"]
+
+
+def pool_of(images, mode, monkeypatch, at_once):
+    """The pool of selection for images of two tasks that lie one after the other."""
+    monkeypatch.setattr(update, "AT_ONCE", at_once)
+    net = build("convnet", (1, 8, 8), 4, seed=0)
+    n = len(images)
+    batch = Batch((), torch.arange(n) % 4, torch.zeros(n, 4), torch.ones(n), torch.arange(n) // (n // 2 + 1))
+    policy = Policy(buffer=4, selector=GradApprox(), pool_mode=mode)
+    return update.make_pool(net, Gcr(), batch, lambda part: images[part], policy)
+
+
+def test_a_pool_in_several_batches_is_that_of_one(monkeypatch):
+    images = torch.rand(23, 1, 8, 8)
+    whole, parts = (pool_of(images, "evaluation", monkeypatch, size) for size in (100, 6))
+    torch.testing.assert_close(parts.features, whole.features)
+    torch.testing.assert_close(parts.residuals, whole.residuals)
+
+
+def test_batches_of_a_pool_in_training_mode_mix_its_tasks(monkeypatch):
+    """Two tasks of different brightness: normalised alone, their features would be alike."""
+    images = torch.rand(24, 1, 8, 8)
+    images[12:] += 3
+    features = pool_of(images, "training", monkeypatch, 12).features
+    whole = pool_of(images, "training", monkeypatch, 100).features
+    apart = torch.cat([pool_of(half, "training", monkeypatch, 100).features for half in images.split(12)])
+    assert (features - whole).norm() < 0.5 * (apart - whole).norm()
+
+
+def test_a_pool_of_one_image_has_no_statistics_of_its_own(monkeypatch):
+    image = torch.rand(1, 1, 8, 8)
+    alone, usual = (pool_of(image, mode, monkeypatch, 100) for mode in ("training", "evaluation"))
+    torch.testing.assert_close(alone.features, usual.features)
