@@ -134,8 +134,8 @@ class Experiment:
         found = {key: _last(key) for key in differing(self, usual)}
         if not found.values() & readings.POINTS:
             return set(found)
-        own = {_last(key): value for key, value in flat(self.to_dict()).items()}  # what open points give way to
-        given |= {name: own[name] for name, _, _ in readings.GIVES_WAY if name in own}
+        own = {_last(key): value for key, value in flat(self.to_dict()).items()}
+        given |= {name: own[name] for name, _, _ in readings.GIVES_WAY if name in found.values()}  # some give way
         usual = compose(self.scenario, self.method.name, seed=self.seed, selector=selector, overrides=given)
         points = {key for key in differing(self, usual) if _last(key) in readings.POINTS}
         return {key for key, name in found.items() if name not in readings.POINTS} | points
@@ -214,8 +214,8 @@ def _with_reading(
         reading = method.reading if given.get("setting") != "online" else None
     if reading is None:
         return given
-    of_selection = () if policy in SELECTORS else ("pool_view", "pool_mode")
-    known = [name for name in homes if name not in of_selection]
+    unused = unused_by(method) | (set() if policy in SELECTORS else {"pool_view", "pool_mode"})
+    known = [name for name in homes if name not in unused]
     return readings.settings_of_reading(reading, known, given) | given
 
 
@@ -248,7 +248,8 @@ def setting_lines(scenario: str, method: str, selector: str | None = None) -> li
     online = compose(scenario, method, selector=selector, overrides={"setting": "online"})
     lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
     if experiment.memory is not None and readings.concern(method, experiment.memory.selector.name):
-        lines.append(("reading", readings.HELP, _usual_reading(method)))
+        usual = "code; online text, but normalise=weights" if method == "gcr" else "text"
+        lines.append(("reading", readings.HELP, usual))
     for part, streamed in zip(_parts(experiment), _parts(online), strict=True):
         for f in fields(part):
             if "help" in f.metadata and f.name not in unused_by(type(experiment.method)):
@@ -256,14 +257,6 @@ def setting_lines(scenario: str, method: str, selector: str | None = None) -> li
                 differs = other != usual and f.name != "setting"
                 lines.append((f.name, f.metadata["help"], f"{usual}; online {other}" if differs else usual))
     return lines
-
-
-def _usual_reading(method: str) -> str:
-    """
-    >>> _usual_reading("gcr")
-    'code; online text, but normalise=weights'
-    """
-    return "code; online text, but normalise=weights" if method == "gcr" else "text"
 
 
 def _parts(experiment: Experiment) -> list[Any]:

@@ -44,6 +44,8 @@ def test_in_one_pass_the_code_admits_every_example():
 def test_what_another_loss_or_memory_does_not_have_is_left_out():
     er = compose("seq-digits", "er", selector="grad-approx", overrides={"reading": "code"})
     assert told(er) == {k: v for k, v in READINGS["code"].items() if k not in ("normalise", "contrast")}
+    gem = compose("seq-digits", "gem", selector="grad-approx", overrides={"reading": "code"})
+    assert (gem.memory.admit, gem.memory.sampling) == ("correct", "coin")
     reservoir = compose("seq-digits", "gcr", selector="reservoir", overrides={"reading": "text"})
     usual = compose("seq-digits", "gcr", selector="reservoir")
     assert {key.rsplit(".", 1)[-1] for key in differing(reservoir, usual)} == {
