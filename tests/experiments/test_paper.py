@@ -191,7 +191,9 @@ def test_departures_of_runs():
     assert paper.departures(short, by_class) == ["epochs is 10, the paper's 50"]
     settled = replace(run, memory=replace(run.memory, statistics="memory"))
     assert paper.departures(settled, by_class) == ["statistics is memory, the paper's training"]
-    reservoir = replace(run, memory=replace(run.memory, selector=compose("seq-cifar10", "er").memory.selector))
+    text = compose("seq-cifar10", "gcr", overrides={"lr": 0.03, "beta": 0.1, "reading": "text"})
+    assert paper.departures(text, by_class) == []
+    reservoir = replace(run, memory=compose("seq-cifar10", "er").memory)
     assert any("memory.selector.name is reservoir" in text for text in paper.departures(reservoir, by_class))
     tuned = replace(run, stream=replace(run.stream, validation=0.1))
     assert paper.departures(tuned, by_class) == ["validation is 0.1, the paper's 0.0"]
