@@ -131,14 +131,22 @@ class Experiment:
         if self.memory is not None:
             given["buffer"], selector = self.memory.buffer, self.memory.selector.name
         usual = compose(self.scenario, self.method.name, seed=self.seed, selector=selector, overrides=given)
-        found = {key: _last(key) for key in differing(self, usual)}
+        found = {key: plain(key) for key in differing(self, usual)}
         if not found.values() & readings.POINTS:
             return set(found)
-        own = {_last(key): value for key, value in flat(self.to_dict()).items()}
-        given |= {name: own[name] for name, _, _ in readings.GIVES_WAY if name in found.values()}  # some give way
+        given |= {name: self.by_name[name] for name, _, _ in readings.GIVES_WAY if name in found.values()}
         usual = compose(self.scenario, self.method.name, seed=self.seed, selector=selector, overrides=given)
-        points = {key for key in differing(self, usual) if _last(key) in readings.POINTS}
+        points = {key for key in differing(self, usual) if plain(key) in readings.POINTS}
         return {key for key, name in found.items() if name not in readings.POINTS} | points
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """All its settings under their plain names, as ``compose`` takes them."""
+        return {plain(key): value for key, value in flat(self.to_dict()).items()}
+
+    @property
+    def has_readings(self) -> bool:
+        return self.memory is not None and readings.concern(self.method.name, self.memory.selector.name)
 
     @property
     def run_name(self) -> str:
@@ -247,9 +255,9 @@ def setting_lines(scenario: str, method: str, selector: str | None = None) -> li
     experiment = compose(scenario, method, selector=selector)
     online = compose(scenario, method, selector=selector, overrides={"setting": "online"})
     lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
-    if experiment.memory is not None and readings.concern(method, experiment.memory.selector.name):
-        usual = "code; online text, but normalise=weights" if method == "gcr" else "text"
-        lines.append(("reading", readings.HELP, usual))
+    if experiment.has_readings:
+        usual, other = (readings.nearest(e.by_name) for e in (experiment, online))
+        lines.append(("reading", readings.HELP, usual if other == usual else f"{usual}; online {other}"))
     for part, streamed in zip(_parts(experiment), _parts(online), strict=True):
         for f in fields(part):
             if "help" in f.metadata and f.name not in unused_by(type(experiment.method)):
@@ -277,7 +285,8 @@ def differences(there: Experiment, asked: Experiment) -> list[str]:
     return [f"{key} is {old} there, {new} here" for key, (old, new) in differing(there, asked).items()]
 
 
-def _last(key: str) -> str:
+def plain(key: str) -> str:
+    """The name of a setting without the parts that it belongs to."""
     return key.rsplit(".", 1)[-1]
 
 

@@ -77,13 +77,20 @@ def _is(value: Any, how: str) -> bool:
     return number != 0 if how == "not 0" else str(number) == f"{how}.0"
 
 
-def in_words(settings: Mapping[str, Any], unusual: Iterable[str]) -> dict[str, str]:
-    """What to say of an experiment's open points, of which some are ``unusual``: these, or the reading that it is
-    nearest to with the points where it is not, if that is shorter. ``settings`` are all it has, by plain name."""
-    shortest = {name: str(settings[name]) for name in unusual if name in POINTS}
-    for reading in READINGS:
-        points = settings_of_reading(reading, settings, settings)
-        others = {name: str(settings[name]) for name, value in points.items() if settings[name] != value}
-        if 1 + len(others) < len(shortest):
-            shortest = {"reading": reading} | others
-    return shortest
+def departures(reading: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The open points where an experiment is not as a reading has them. ``settings`` are all it has, by plain name."""
+    points = settings_of_reading(reading, settings, settings)
+    return {name: str(settings[name]) for name, value in points.items() if settings[name] != value}
+
+
+def nearest(settings: Mapping[str, Any]) -> str:
+    """The reading that an experiment is nearest to, and where it is not at it: "text, normalise=weights"."""
+    reading = min(READINGS, key=lambda reading: len(departures(reading, settings)))
+    return ", ".join([reading, *(f"{name}={value}" for name, value in departures(reading, settings).items())])
+
+
+def in_words(settings: Mapping[str, Any], unusual: dict[str, Any]) -> dict[str, Any]:
+    """What to say of an experiment's open points, of which some are ``unusual``: these, or a reading with the points
+    where it is not at it, if that is shorter."""
+    told = ({"reading": reading} | departures(reading, settings) for reading in READINGS)
+    return min(unusual, *told, key=len)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gcr.experiments import paper
-from gcr.experiments.experiment import Experiment, compose, flat
+from gcr.experiments.experiment import Experiment, compose
 from gcr.experiments.groups import check_result
 from gcr.experiments.job import Job
 from gcr.experiments.paper import Label
@@ -103,7 +103,7 @@ def write_choice(search: Search, choice: Choice, out: Path, views: Sequence[str]
     """Put the choice and its runners-up beside the runs."""
     path = out / search.file_name
     experiment = search.final({}, 0, out).experiment
-    settings = {name.rpartition(".")[2]: value for name, value in flat(experiment.to_dict()).items()}  # as numbers
+    settings = experiment.by_name  # as numbers
     told = {
         "scenario": search.scenario,
         "setting": search.setting,
@@ -163,7 +163,7 @@ def variant_name(experiment: Experiment, variant: Mapping[str, str], name: str |
     'seq-digits-er-k50-lr0.1'
     """
     said = () if name else ("buffer", "selector", "setting")
-    values = {key.rsplit(".", 1)[-1]: value for key, value in flat(experiment.to_dict()).items()}
+    values = experiment.by_name
     return run_name(experiment, {key: values.get(key, text) for key, text in variant.items() if key not in said}, name)
 
 

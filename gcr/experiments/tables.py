@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gcr.experiments import readings
-from gcr.experiments.experiment import flat
+from gcr.experiments.experiment import flat, plain
 from gcr.experiments.formats import Entry, Sheet
 from gcr.experiments.groups import METRICS, VIEWS, Group
 
@@ -100,30 +100,27 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
     told = []
     for group, settings in zip(groups, described, strict=True):
         unusual = group.experiment.unusual
-        plain = {key.rsplit(".", 1)[-1]: value for key, value in settings.items()}
-        odd = {key.rsplit(".", 1)[-1] for key in unusual}
         words: dict[str, Any] = {}
+        points: dict[str, Any] = {}
         for key, value in settings.items():
-            name = key.rsplit(".", 1)[-1]
+            name = plain(key)
             if key.startswith("training.") or (key.startswith("method.") and not isinstance(value, str)):
                 tell = key in varying or key in always
             else:
                 tell = key in unusual and (key in varying or key.startswith(("method.", "memory.")))
-            if tell and name not in readings.POINTS:
+            if tell and name in readings.POINTS:
+                points[name] = value
+            elif tell:
                 words[name] = value
-        points = {name: value for name, value in plain.items() if name in readings.POINTS and name in odd}
-        words |= readings.in_words(plain, points) if _has_readings(group) else points
+        if group.experiment.has_readings:
+            points = readings.in_words(group.experiment.by_name, points)
+        words |= points
         told.append(", ".join(f"{name}={value}" for name, value in words.items()))
     folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
     return [
         ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words
         for words, folder in zip(told, folders, strict=True)
     ]
-
-
-def _has_readings(group: Group) -> bool:
-    experiment = group.experiment
-    return experiment.memory is not None and readings.concern(experiment.method.name, experiment.memory.selector.name)
 
 
 def _told_apart(paths: Sequence[tuple[str, ...]]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gcr.experiments.experiment import Experiment, compose, flat
+from gcr.experiments.experiment import Experiment, compose, flat, plain
 from gcr.experiments.paper.read import Cell, chosen, label
 
 PROTOCOL = {
@@ -52,7 +52,7 @@ def departures(run: Experiment, cell: Cell, values: Mapping[str, Any] | None = N
     there, asked = flat(run.to_dict()), flat(experiment(cell, run.seed, values).to_dict())
     found = []
     for key, value in asked.items():
-        name = key.rsplit(".", 1)[-1]
+        name = plain(key)
         fixed = key in PROTOCOL or name in values or (key.startswith("stream.") and key != "stream.stream")
         fixed = fixed or (key == "stream.stream" and cell.setting == "online")
         if fixed and there.get(key) != value:
