@@ -34,7 +34,7 @@ from gcr.methods import METHODS, Batch
 from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.training import How, Run, own_stream
 from gcr.training.numerics import computing
-from gcr.training.pack import run_pack
+from gcr.training.pack import AHEAD, run_pack
 
 TASKS = 5
 WARM = 6  # steps before the clock starts; captured steps have been captured by then
@@ -139,12 +139,13 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(method.name for method in METHODS))
     parser.add_argument("--precisions", default="", help="as tf32,bf16; what auto means here if not given")
     parser.add_argument("--ways", default="", help="as eager,compiled,1,8: modes and sizes of captured packs")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, help=f"40, or {8 * AHEAD} on a GPU: far more than are launched ahead")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
+    options.steps = options.steps or (8 * AHEAD if on_gpu else 40)
     ways = options.ways or ("eager,compiled,1,2,4,8,16" if on_gpu else "eager")
     torch.backends.cudnn.benchmark = True
     channels, height, width = map(int, options.shape.split(","))

@@ -29,7 +29,8 @@ from gcr.training.step import draw_plan
 from gcr.training.stepper import Stepper, pick_mode
 from gcr.training.update import reselect, settle_on_memory, statistics_kept
 
-SAVING_SHARE, SAVING_SECONDS = 0.01, 0.25  # of a run's time, and besides, that checkpoints at epochs' ends may take
+SAVING_SHARE = 0.01  # of the time, that checkpoints at epochs' ends of all runs side by side may take
+SAVING_SECONDS = 0.25  # and besides, of each run
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class How:
 
 class Run:
     """One run. ``advance`` trains it to the end, a step at a time, so that several can share a device."""
+
+    training_now = 0  # runs of this process: while one saves, none is launched
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class Run:
                 self.mode,
                 feed.slot if feed else None,
             )
+            Run.training_now += 1
             try:
                 if not self.state.untrained:
                     with computing(self.precision, self.device):
@@ -141,6 +145,7 @@ class Run:
                         yield from self._epoch(stepper, draws, feed)
                     yield from self._end_stage()
             finally:
+                Run.training_now -= 1
                 if feed:
                     feed.close()
 
@@ -195,7 +200,7 @@ class Run:
         ended = time.perf_counter()
         if due:
             self._save()
-        elif self.saving <= SAVING_SECONDS + SAVING_SHARE * (ended - self.began):
+        elif self.saving <= SAVING_SECONDS + SAVING_SHARE * (ended - self.began) / Run.training_now:
             self._save()
             self.saving += time.perf_counter() - ended
 

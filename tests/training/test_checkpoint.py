@@ -53,6 +53,25 @@ def test_slow_checkpoints_at_epochs_ends_are_few(tmp_path, monkeypatch):
     assert saves_of(new_run(tmp_path), monkeypatch, 0.3) == [3]
 
 
+@pytest.mark.parametrize("n_runs", [1, 3])
+def test_runs_side_by_side_share_the_time_for_checkpoints(tmp_path, monkeypatch, n_runs):
+    clock, spent = [0.0], [0.0]
+
+    def save(self, state):
+        clock[0] += 0.3
+        spent[0] += 0.3
+
+    monkeypatch.setattr(Checkpoints, "save", save)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    going = [new_run(tmp_path, epochs=30).advance() for _ in range(n_runs)]
+    while going:
+        going = [steps for steps in going if next(steps, None)]
+        clock[0] += 1.0
+    whole = n_runs * 0.3  # each may be over its quarter of a second, and over its share, by one
+    assert whole < spent[0] <= whole + 0.01 * clock[0] + whole
+    assert Run.training_now == 0
+
+
 def test_checkpoints_that_were_asked_for_are_made_however_slow(tmp_path, monkeypatch):
     assert saves_of(new_run(tmp_path, how=How(checkpoint_steps=2)), monkeypatch, 0.3) == [
         *(2, 3, 4, 6),  # 3: the one at an epoch's end that was not asked for
