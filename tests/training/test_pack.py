@@ -35,6 +35,7 @@ def device(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, getattr(Device, name))
     monkeypatch.setattr(torch.cuda, "current_stream", Device.Stream)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     return torch.device("cuda")
 
 
