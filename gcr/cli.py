@@ -220,7 +220,8 @@ def run(
         gpus,
         track,
     )
-    return launch.train_and_show(jobs, out_folder, how)
+    given = {key: value for key, value in overrides.items() if key not in ("buffer", "setting")}  # told anyway
+    return launch.train_and_show(jobs, out_folder, how, given=given, varied=list(variants[0]))
 
 
 @app.command("methods")
@@ -265,6 +266,8 @@ def list_settings(
 @app.command()
 def table(
     folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
+    scenario: Annotated[str, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = "",
+    method: Annotated[str, typer.Option("--method", "-m", help="Only these, as er,gcr.")] = "",
     metrics: MetricsOption = "accuracy,forgetting",
     form: FormatOption = "terminal",
     paper: Annotated[
@@ -275,7 +278,7 @@ def table(
 
     Examples:
 
-    `gcr table runs --metrics anytime,backward_transfer`
+    `gcr table runs --method er,gcr --metrics anytime,backward_transfer`
 
     `gcr table runs --paper offline-accuracy --format markdown`
     """
@@ -291,6 +294,7 @@ def table(
             raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
     runs = read_runs(folder)
     warn_of_unreadable(runs)
+    runs = runs.only(scenario.split(",") if scenario else [], method.split(",") if method else [])
     if paper is None:
         sheets, records, notes = tables.sheets(runs.groups, names), tables.records(runs.groups, names), runs.notes
     else:

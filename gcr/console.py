@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -26,18 +27,43 @@ def warn_of_unreadable(runs: Runs) -> None:
 
 
 def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
-    narrow = out.is_terminal and out.width < 120
     for sheet in sheets:
-        shown = [c for c in range(len(sheet.columns)) if not (narrow and sheet.columns[c] in ("seeds", "seconds"))]
-        view = Table(title=sheet.title, title_justify="left", title_style="bold")
-        for c in shown:
-            view.add_column(sheet.columns[c], justify="right" if c else "left", no_wrap=not c)
-        for row in sheet.rows:
-            texts = [row[c].text.replace(" ± ", "±") if narrow else row[c].text for c in shown]
-            view.add_row(*(Text(t, "bold" if row[c].bold else "") for t, c in zip(texts, shown, strict=True)))
-        print_whole(view)
+        view = _drawn(sheet)
+        needed = _widths(view).maximum
+        if out.is_terminal and needed > out.width:
+            _print_narrow(sheet)
+        else:
+            Console(width=needed).print(view)
     for note in notes:
         out.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_narrow(sheet: Sheet) -> None:
+    """Names of rows are folded and headings stand in lines; what counts least is left out. Numbers are never cut: where
+    all that does not help, lines are longer than the terminal."""
+    for left_out in ((), ("seconds",), ("seconds", "seeds")):
+        view = _drawn(sheet, narrow=True, left_out=left_out)
+        needed = _widths(view).minimum
+        if needed <= out.width:
+            break
+    Console(width=max(out.width, needed)).print(view)
+
+
+def _drawn(sheet: Sheet, narrow: bool = False, left_out: Sequence[str] = ()) -> Table:
+    shown = [c for c, name in enumerate(sheet.columns) if name not in left_out]
+    view = Table(title=sheet.title, title_justify="left", title_style="bold")
+    for c in shown:
+        heading = sheet.columns[c].replace(" ", "\n") if narrow else sheet.columns[c]
+        view.add_column(heading, justify="right" if c else "left", no_wrap=not narrow or c > 0)
+    for row in sheet.rows:
+        texts = [row[c].text.replace(" ± ", "±") if narrow else row[c].text for c in shown]
+        view.add_row(*(Text(t, "bold" if row[c].bold else "") for t, c in zip(texts, shown, strict=True)))
+    return view
+
+
+def _widths(view: Table) -> Measurement:
+    """With its longest words whole, and with all on one line."""
+    return Console(width=10_000).measure(view)
 
 
 def print_table(form: str, sheets: Sequence[Sheet], records: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,18 @@ if TYPE_CHECKING:
 words: list[str] = []  # of the command that runs, to be able to repeat it
 
 
-def train_and_show(jobs: list[Job], folder: Path, how: Execution, title: str | None = None) -> int:
-    """Train what is not there yet and print all; with a ``title``, write a report into ``folder``. The exit code."""
+def train_and_show(
+    jobs: list[Job],
+    folder: Path,
+    how: Execution,
+    title: str | None = None,
+    given: Mapping[str, object] | None = None,
+    varied: Sequence[str] = (),
+) -> int:
+    """Train what is not there yet and print all; with a ``title``, write a report into ``folder``. The exit code.
+
+    Settings that were ``given`` are told below the table, those that are ``varied`` in its rows.
+    """
     from gcr.experiments.engine import Ending, run_all
     from gcr.experiments.groups import group_runs
     from gcr.experiments.report import needs_of_report, write_report
@@ -42,7 +52,8 @@ def train_and_show(jobs: list[Job], folder: Path, how: Execution, title: str | N
     runs = group_runs(job.folder for job in jobs if job.folder.finished)
     warn_of_unreadable(runs)
     if runs.groups:
-        print_sheets(sheets(runs.groups), runs.notes)
+        told = ", ".join(f"{name}={value}" for name, value in (given or {}).items())
+        print_sheets(sheets(runs.groups, always=varied), [*([f"given: {told}"] if told else []), *runs.notes])
     if runs.groups and title:
         page = write_report(runs.groups, folder / "report.html", title)
         out.print(f"report: {page}", highlight=False, soft_wrap=True)

@@ -198,3 +198,12 @@ def test_closing_the_terminal_saves_and_the_same_command_continues(tmp_path):
 def read_what_is_there(terminal):
     if select.select([terminal], [], [], 0.05)[0]:
         os.read(terminal, 65536)
+
+
+def test_runs_of_another_precision_are_pointed_at(tmp_path):
+    asked = {"scenarios": ("seq-cifar10",), "methods": ("er",), "buffers": (500,), "seeds": (0, 1)}
+    for job in make_plan(Request("online-accuracy", precision="bf16", **asked), tmp_path).jobs():
+        finish(job)
+    show = ("reproduce", "online-accuracy", "--method", "er", "--buffer", "500", "--show", "--out", tmp_path)
+    assert "nothing was found, but 2 runs are here with --precision bf16" in gcr(*show).stdout
+    assert "nothing was found" not in gcr(*show, "--precision", "bf16").stdout

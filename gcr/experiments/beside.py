@@ -51,6 +51,14 @@ class Row:
             return None
         return self.interval[0] <= self.cell.mean <= self.interval[1]
 
+    @property
+    def verdict(self) -> str:
+        """The same in words; outside, on which side ours is."""
+        if self.inside is None or self.difference is None:
+            return "–"
+        better = self.difference < 0 if self.cell.metric == "forgetting" else self.difference > 0
+        return "yes" if self.inside else "ours is better" if better else "ours is worse"
+
 
 @dataclass(frozen=True)
 class Beside:
@@ -173,7 +181,7 @@ def _best(rows: Sequence[Row]) -> Best:
 
 def entries(row: Row) -> list[Entry]:
     """A row of a sheet, under ``COLUMNS``."""
-    cell, inside = row.cell, _yes_no(row.inside)
+    cell = row.cell
     return [
         Entry(row.name),
         Entry(str(cell.buffer)),
@@ -181,7 +189,7 @@ def entries(row: Row) -> list[Entry]:
         Entry(str(row.ours.n) if row.ours else "0"),
         Entry(str(cell), cell.bold),
         Entry(f"{round(row.difference, 2) + 0.0:+.2f}" if row.difference is not None else "–"),
-        Entry(inside or "–"),
+        Entry(row.verdict),
     ]
 
 

@@ -274,10 +274,13 @@ def _parts(experiment: Experiment) -> list[Any]:
 
 
 def differing(first: Experiment, second: Experiment) -> dict[str, tuple[Any, Any]]:
-    """The settings in which two experiments differ, under dotted names, with both values."""
+    """The settings in which two experiments differ, under dotted names, with both values. Where method or selector is
+    another, settings that only one of them has go without saying."""
     old, new = flat(first.to_dict()), flat(second.to_dict())
     both = {key: (old.get(key, "absent"), new.get(key, "absent")) for key in [*old, *new]}
-    return {key: (one, other) for key, (one, other) in both.items() if one != other}
+    unlike = {key: values for key, values in both.items() if values[0] != values[1]}
+    others = tuple(key.removesuffix("name") for key in unlike if plain(key) == "name")
+    return {key: values for key, values in unlike.items() if not (key.startswith(others) and "absent" in values)}
 
 
 def differences(there: Experiment, asked: Experiment) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from gcr.experiments.experiment import Experiment
 from gcr.experiments.run_folder import RunFolder, finished_runs
 from gcr.experiments.statistics import Spread, spread
-from gcr.settings import BadInput
+from gcr.settings import BadInput, unknown
 
 VIEWS = {"class_il": "class-IL", "task_il": "task-IL"}
 METRICS = {
@@ -77,6 +77,25 @@ class Runs:
     def notes(self) -> list[str]:
         """For the foot of a table."""
         return [*self._unreadable_notes(), *self._version_notes(), *self._precision_notes(), *self._evaluation_notes()]
+
+    def only(self, scenarios: Sequence[str], methods: Sequence[str]) -> Runs:
+        """Those of some scenarios and methods; empty: of all."""
+        for name, asked, known in (
+            ("scenario", scenarios, [group.experiment.scenario for group in self.groups]),
+            ("method", methods, [group.experiment.method.name for group in self.groups]),
+        ):
+            for value in asked:
+                if value not in known:
+                    raise unknown(f"{name} here", value, dict.fromkeys(known))
+        groups = [
+            group
+            for group in self.groups
+            if (not scenarios or group.experiment.scenario in scenarios)
+            and (not methods or group.experiment.method.name in methods)
+        ]
+        if not groups:
+            raise BadInput("no runs match both --scenario and --method; leave one out")
+        return Runs(groups, self.unreadable)
 
     def _version_notes(self) -> list[str]:
         versions = [result["versions"] for group in self.groups for result in group.results]

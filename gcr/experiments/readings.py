@@ -83,14 +83,18 @@ def departures(reading: str, settings: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(settings[name]) for name, value in points.items() if settings[name] != value}
 
 
+def as_reading(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The reading that an experiment is nearest to, and the points where it is not at it."""
+    return min(({"reading": reading} | departures(reading, settings) for reading in READINGS), key=len)
+
+
 def nearest(settings: Mapping[str, Any]) -> str:
-    """The reading that an experiment is nearest to, and where it is not at it: "text, normalise=weights"."""
-    reading = min(READINGS, key=lambda reading: len(departures(reading, settings)))
-    return ", ".join([reading, *(f"{name}={value}" for name, value in departures(reading, settings).items())])
+    """The same in words: "text, normalise=weights"."""
+    told = as_reading(settings)
+    return ", ".join([told.pop("reading"), *(f"{name}={value}" for name, value in told.items())])
 
 
 def in_words(settings: Mapping[str, Any], unusual: dict[str, Any]) -> dict[str, Any]:
     """What to say of an experiment's open points, of which some are ``unusual``: these, or a reading with the points
     where it is not at it, if that is shorter."""
-    told = ({"reading": reading} | departures(reading, settings) for reading in READINGS)
-    return min(unusual, *told, key=len)
+    return min(unusual, as_reading(settings), key=len)

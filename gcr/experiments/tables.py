@@ -11,16 +11,17 @@ from gcr.experiments.formats import Entry, Sheet
 from gcr.experiments.groups import METRICS, VIEWS, Group
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
+IN_COLUMNS = ("memory.buffer", "stream.setting")  # told by a table's columns and title
 
 
 def columns(metrics: Sequence[str] = SHOWN) -> list[str]:
     return ["method", "K", "seeds", *(f"{view} {METRICS[m]}" for view in VIEWS.values() for m in metrics), "seconds"]
 
 
-def table(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[list[str]]:
-    """A row of text per group, under ``columns``: mean ± SEM over seeds."""
+def table(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence[str] = ()) -> list[list[str]]:
+    """A row of text per group, under ``columns``: mean ± SEM over seeds. ``always``: settings that rows must tell."""
     rows = []
-    for name, group in zip(row_names(groups), groups, strict=True):
+    for name, group in zip(row_names(groups, always), groups, strict=True):
         spreads = [group.spread(view, metric) for view in VIEWS for metric in metrics]
         seconds = f"{group.seconds.mean:.1f}" if group.seconds else "–"
         cells = [str(s) if s else "–" for s in spreads]
@@ -28,13 +29,13 @@ def table(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[list[str]
     return rows
 
 
-def sheets(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[Sheet]:
+def sheets(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence[str] = ()) -> list[Sheet]:
     """A table per scenario."""
     return [
         Sheet(
             f"{scenario}: percent, mean ± SEM over seeds",
             columns(metrics),
-            [[Entry(text) for text in row] for row in table(members, metrics)],
+            [[Entry(text) for text in row] for row in table(members, metrics, always)],
         )
         for scenario, members in by_scenario(groups).items()
     ]
@@ -72,11 +73,11 @@ def by_scenario(groups: list[Group]) -> dict[str, list[Group]]:
     return split
 
 
-def row_names(groups: list[Group]) -> list[str]:
+def row_names(groups: list[Group], always: Sequence[str] = ()) -> list[str]:
     """The label of each group, with what tells it from others of the same label and buffer size; and with its epochs
     where offline groups differ in them, since that would not be a fair comparison."""
     epochs = {group.experiment.training.epochs for group in groups if not group.experiment.stream.online}
-    always = ("training.epochs",) if len(epochs) > 1 else ()
+    always = [*always, *(["epochs"] if len(epochs) > 1 else [])]
     families: dict[tuple[str, str, str], list[int]] = {}
     for number, group in enumerate(groups):
         families.setdefault((group.experiment.scenario, group.experiment.label, _buffer(group)), []).append(number)
@@ -90,9 +91,9 @@ def row_names(groups: list[Group]) -> list[str]:
 def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
     """For each of some groups, what a reader must know of it.
 
-    Values that one tunes (all of training, numbers of the method) are told where groups differ in them, or ``always``;
-    of the rest what is not at its default, model and stream again only where groups differ; the folder where all that
-    is the same for two of them.
+    Values that one tunes (all of training, numbers of the method) are told where groups differ in them; of the rest
+    what is not at its default, model and stream again only where groups differ; the folder where all that is the same
+    for two of them. Settings in ``always`` are told whatever they are.
     """
     described = [flat(group.experiment.to_dict()) for group in groups]
     keys = {key for settings in described for key in settings}
@@ -105,15 +106,17 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
         for key, value in settings.items():
             name = plain(key)
             if key.startswith("training.") or (key.startswith("method.") and not isinstance(value, str)):
-                tell = key in varying or key in always
+                tell = key in varying
             else:
                 tell = key in unusual and (key in varying or key.startswith(("method.", "memory.")))
+            tell |= name in always and key not in IN_COLUMNS
             if tell and name in readings.POINTS:
                 points[name] = value
             elif tell:
                 words[name] = value
         if group.experiment.has_readings:
-            points = readings.in_words(group.experiment.by_name, points)
+            by_name = group.experiment.by_name
+            points = readings.as_reading(by_name) if "reading" in always else readings.in_words(by_name, points)
         words |= points
         told.append(", ".join(f"{name}={value}" for name, value in words.items()))
     folders = _told_apart([group.folders[0].path.parent.parts for group in groups])

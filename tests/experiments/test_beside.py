@@ -51,7 +51,24 @@ def test_ours_the_papers_and_their_difference(tmp_path):
     assert row.difference == pytest.approx(0.31)
     assert row.interval == pytest.approx((75 - 0.98162, 75 + 0.98162), abs=1e-4)  # t(4) = 2.776445, SEM 0.353553
     assert row.inside is True
+    assert row.verdict == "yes"
     assert row.bold
+
+
+@pytest.mark.parametrize(
+    ("table", "ours", "verdict"),
+    [
+        ("offline-accuracy", 75.0, "ours is better"),  # 74.69
+        ("offline-accuracy", 74.0, "ours is worse"),
+        ("offline-forgetting", 19.0, "ours is better"),  # 19.27
+        ("offline-forgetting", 20.0, "ours is worse"),
+    ],
+)
+def test_outside_our_interval_it_is_said_on_which_side(tmp_path, table, ours, verdict):
+    cell = cell_of(table, "gcr", metric=table.removeprefix("offline-"))
+    repeat(tmp_path, cell, [ours - 0.01, ours + 0.01, ours], forgetting=ours)
+    row = row_of(beside(read_runs(tmp_path).groups, table), cell)
+    assert (row.inside, row.verdict) == (False, verdict)
 
 
 def test_task_il_needs_task_ils_values(tmp_path):
@@ -99,8 +116,8 @@ def test_bold_by_the_papers_rule(tmp_path):
     found = beside(read_runs(tmp_path).groups, "offline-accuracy")
     assert [row_of(found, cell).bold for cell in (gcr, der, er)] == [True, True, False]
     text = markdown(sheets(found), found.notes)
-    assert "| gcr | 500 | **75.52 ± 0.26** | 5 | **74.69 ± 0.85** | +0.83 | no |" in text
-    assert "| er | 500 | 70.52 ± 0.31 | 5 | 62.03 ± 1.70 | +8.49 | no |" in text
+    assert "| gcr | 500 | **75.52 ± 0.26** | 5 | **74.69 ± 0.85** | +0.83 | ours is better |" in text
+    assert "| er | 500 | 70.52 ± 0.31 | 5 | 62.03 ± 1.70 | +8.49 | ours is better |" in text
 
 
 def test_low_forgetting_is_bold_and_few_seeds_are_said(tmp_path):

@@ -167,3 +167,26 @@ def test_nothing_but_bad_results_is_an_error(tmp_path):
         (put(tmp_path, "er", seed, 10.0).path / "result.json").write_text("{}")
     with pytest.raises(BadInput, match=r"seed-0 cannot be read .*; nor can 1 other$"):
         read_runs(tmp_path)
+
+
+def test_what_was_varied_is_told_whatever_it_is(tmp_path):
+    for reading in ("text", "code"):
+        put(tmp_path, "gcr", 0, 10.0, name=reading, reading=reading, buffer=20)
+    groups = read_runs(tmp_path).groups
+    assert {row[0] for row in table(groups)} == {"gcr", "gcr (reading=text)"}
+    assert {row[0] for row in table(groups, always=["reading", "buffer"])} == {
+        "gcr (reading=code)",
+        "gcr (reading=text)",
+    }
+    assert {row[0] for row in table(groups[:1], always=["gamma"])} == {"gcr (gamma=0.1)"}
+
+
+def test_only_some_scenarios_and_methods(tmp_path):
+    for method in ("er", "gcr"):
+        put(tmp_path, method, 0, 10.0)
+    runs = read_runs(tmp_path)
+    assert len(runs.only([], []).groups) == 2
+    (left,) = runs.only(["seq-digits"], ["gcr"]).groups
+    assert left.experiment.method.name == "gcr"
+    with pytest.raises(BadInput, match='unknown method here "gem"; known: er, gcr'):
+        runs.only([], ["gem"])

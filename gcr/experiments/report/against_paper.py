@@ -13,7 +13,7 @@ from gcr.experiments import paper
 from gcr.experiments.beside import Row as CellRow
 from gcr.experiments.beside import beside
 from gcr.experiments.groups import METRICS, Group
-from gcr.experiments.report.cells import MISSING, Cell, Facets, Row, Table, number_cell
+from gcr.experiments.report.cells import Cell, Facets, Row, Table, number_cell
 from gcr.experiments.report.charts import Mark, Scatter, scatter
 from gcr.experiments.report.first_table import FirstTable, facet_of, view_of
 from gcr.settings import BadInput
@@ -82,7 +82,7 @@ def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
             number_cell(ours.n if ours else None),
             Cell(str(cell), cell.mean, bold=cell.bold),
             number_cell(row.difference, "{:+.2f}"),
-            Cell(MISSING if row.inside is None else "yes" if row.inside else "no"),
+            Cell(row.verdict),
         ]
         made.append(Row(facet_of(row, facets), [*(Cell(word) for word in words), *numbers]))
     table = Table(f"beside the paper, {title}", [*columns, "difference", "paper in our 95%"], made, words=5)
