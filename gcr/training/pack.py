@@ -15,6 +15,7 @@ from functools import partial
 import torch
 
 AHEAD = 32  # steps of a run that may be launched and not yet done: enough to bridge what the host does for another run
+TURN = 4  # steps of a run launched in one go: fewer than a stream holds, or the host would wait there for the device
 AUTO = 0  # pack size: as many as pay
 WARM_STEPS, WINDOW_SECONDS, GAIN = 40, 2.0, 1.08  # doubling the pack must raise throughput by so much
 
@@ -34,12 +35,14 @@ class Member:
         return len(self.launched) >= AHEAD
 
     def fill(self) -> tuple[int, bool]:
-        """Launch steps until it is busy or waits for the device itself: how many, and whether there is more to come.
+        """Launch steps until its turn is over, it is busy or it waits for the device itself: how many, and whether
+        there is more to come.
 
-        As many as may be, since what comes next, here or in another run, may keep the host for long.
+        Several, since what comes next, here or in another run, may keep the host for long. Few, since a launch waits
+        where a stream's queue is full, and other runs would come to the end of theirs meanwhile.
         """
         torch.cuda.set_stream(self.stream)
-        for number in range(AHEAD):  # and no more: others must not wait where steps are done as soon as launched
+        for number in range(TURN):
             if self.busy():
                 return number, True
             try:
@@ -51,7 +54,7 @@ class Member:
             event = torch.cuda.Event()
             event.record()
             self.launched.append(event)
-        return AHEAD, True
+        return TURN, True
 
 
 def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device) -> None:

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from gcr.training.pack import AHEAD, WINDOW_SECONDS, Growth, run_pack
+from gcr.training.pack import AHEAD, TURN, WINDOW_SECONDS, Growth, run_pack
 
 
 class Device:
@@ -73,8 +73,43 @@ def test_the_device_has_work_before_a_run_keeps_the_host(device):
             yield False
 
     run_pack([steps(), stages()], 2, device)
-    assert at_boundary[0] == AHEAD
+    assert at_boundary[0] == TURN
     assert launched == [200, 3]
+
+
+def test_no_run_launches_much_while_others_run_dry(device):
+    """A launch waits where a stream has no room for more, so a run that launched all it may would keep the host."""
+    order = []
+
+    def job(number):
+        for _ in range(2 * AHEAD):
+            order.append(number)
+            yield True
+
+    run_pack([job(0), job(1), job(2)], 3, device)
+    while order:
+        turn = next((i for i, number in enumerate(order) if number != order[0]), len(order))
+        assert turn <= TURN or set(order) == {order[0]}
+        del order[:turn]
+
+
+def test_a_run_is_as_far_ahead_as_it_may_be(device, monkeypatch):
+    monkeypatch.setattr(Device.Event, "query", lambda self: over)
+    over, launched, most = False, [0, 0], []
+
+    def job(number):
+        for _ in range(2 * AHEAD):
+            launched[number] += 1
+            yield True
+
+    def rest(seconds):
+        nonlocal over
+        most.append(list(launched))
+        over = True
+
+    monkeypatch.setattr(time, "sleep", rest)
+    run_pack([job(0), job(1)], 2, device)
+    assert most[0] == [AHEAD, AHEAD]
 
 
 def test_nobody_waits_for_a_run_whose_steps_are_done_at_once(device, monkeypatch):
@@ -87,7 +122,7 @@ def test_nobody_waits_for_a_run_whose_steps_are_done_at_once(device, monkeypatch
             yield True
 
     run_pack([job(0), job(1)], 2, device)
-    assert order.index(1) == AHEAD
+    assert order.index(1) == TURN
     assert len(order) == 6 * AHEAD
 
 
