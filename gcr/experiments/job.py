@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -159,6 +160,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
         "task_il": outcome.task_il,
         "selections": outcome.state.selections,
         "seconds": outcome.seconds,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "steps": outcome.steps,
         "data": scenarios.entry(job.experiment.scenario).fingerprint,
         "memory_bytes": _kept_bytes(run),

@@ -26,7 +26,7 @@ from gcr.settings import BadInput
 
 pytest.importorskip("ray")
 
-MEASURED = {"seconds", "peak_bytes"}
+MEASURED = {"seconds", "finished", "peak_bytes"}
 
 
 def make_jobs(out, n=2, epochs=1, scenario="seq-digits"):

@@ -14,7 +14,7 @@ import pytest
 from gcr.experiments.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
-MEASURED = {"seconds", "peak_bytes"}
+MEASURED = {"seconds", "finished", "peak_bytes"}
 
 
 def start(out, *more):

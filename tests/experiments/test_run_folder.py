@@ -28,7 +28,7 @@ def test_files_of_a_finished_run(finished):
     assert [line["stage"] for line in lines] == [0, 1, 2, 3, 4]
     assert {"loss", "accuracy", "seconds"} <= lines[0].keys()
     result = json.loads((path / "result.json").read_text())
-    assert {"class_il", "task_il", "seconds", "steps", "versions", "device"} <= result.keys()
+    assert {"class_il", "task_il", "seconds", "finished", "steps", "versions", "device"} <= result.keys()
     assert result["class_il"].keys() == {
         *("matrix", "accuracy", "forgetting", "anytime", "learning", "backward_transfer", "forward_transfer")
     }
@@ -47,7 +47,7 @@ def test_the_same_experiment_gives_the_same_files_but_for_times(finished, tmp_pa
     again = Job(finished.experiment, RunFolder(tmp_path / "again" / "seed-0"))
     run_job(0, again, Execution("cpu"), lambda event: None)
     ours, theirs = finished.folder.result(), again.folder.result()
-    measured = {"seconds": 0, "peak_bytes": 0}
+    measured = {"seconds": 0, "finished": "", "peak_bytes": 0}
     assert ours | measured == theirs | measured
     name = "memory.safetensors"
     assert (finished.folder.path / name).read_bytes() == (again.folder.path / name).read_bytes()
