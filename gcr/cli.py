@@ -288,17 +288,17 @@ def table(
 
     names = _metrics(metrics)
     check_format(form)
-    if paper is not None:
-        paper_table(paper)
-        if tuple(names) != tables.SHOWN:
-            raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
+    asked = paper_table(paper) if paper is not None else None
+    if asked is not None and tuple(names) != tables.SHOWN:
+        raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
     runs = read_runs(folder)
     warn_of_unreadable(runs)
-    runs = runs.only(scenario.split(",") if scenario else [], method.split(",") if method else [])
-    if paper is None:
+    only = scenario.split(",") if scenario else [], method.split(",") if method else []
+    runs = runs.only(*only)
+    if asked is None:
         sheets, records, notes = tables.sheets(runs.groups, names), tables.records(runs.groups, names), runs.notes
     else:
-        found = beside.beside(runs.groups, paper)
+        found = beside.beside(runs.groups, asked.only(*only))
         sheets, records, notes = beside.sheets(found), beside.records(found), [*runs.notes, *found.notes]
     print_table(form, sheets, records, notes)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
@@ -86,6 +86,17 @@ class Table:
     seeds: int = SEEDS
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of all runs, in a table of ours
     grids: Mapping[str, Mapping[str, list[Any]]] = field(default_factory=dict, hash=False)  # by method, likewise
+
+    def only(self, scenarios: Sequence[str], methods: Sequence[str]) -> Table:
+        """Its cells of some scenarios and methods of ours; empty: of all."""
+        cells = tuple(
+            cell
+            for cell in self.cells
+            if (not scenarios or cell.scenario in scenarios) and (not methods or label(cell.method).method in methods)
+        )
+        if not cells:
+            raise BadInput(f"{self.name} has none of these; leave out --scenario or --method")
+        return replace(self, cells=cells)
 
 
 @dataclass(frozen=True)
