@@ -116,7 +116,10 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
                 words[name] = value
         if group.experiment.has_readings:
             by_name = group.experiment.by_name
-            points = readings.as_reading(by_name) if "reading" in always else readings.in_words(by_name, points)
+            asked = {name: value for name, value in points.items() if name in always}
+            rest = {name: value for name, value in points.items() if name not in always}
+            points = readings.as_reading(by_name) if "reading" in always else readings.in_words(by_name, rest)
+            points |= asked
         words |= points
         told.append(", ".join(f"{name}={value}" for name, value in words.items()))
     folders = _told_apart([group.folders[0].path.parent.parts for group in groups])

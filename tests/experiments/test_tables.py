@@ -178,7 +178,9 @@ def test_what_was_varied_is_told_whatever_it_is(tmp_path):
         "gcr (reading=code)",
         "gcr (reading=text)",
     }
-    assert {row[0] for row in table(groups[:1], always=["gamma"])} == {"gcr (gamma=0.1)"}
+    assert {row[0] for row in table(groups, always=["gamma"])} == {"gcr (gamma=0.1)", "gcr (gamma=0.1, reading=text)"}
+    points = {row[0] for row in table(groups, always=["contrast", "admit"])}
+    assert points == {"gcr (contrast=logits, admit=correct)", "gcr (reading=text, contrast=features, admit=all)"}
 
 
 def test_only_some_scenarios_and_methods(tmp_path):
