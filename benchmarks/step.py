@@ -157,6 +157,7 @@ def main() -> None:
         "model": options.model,
         "shape": [channels, height, width],
         "buffer": options.buffer,
+        "steps": options.steps,
         "peak_tflops_bf16": peak,
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "rows": [],

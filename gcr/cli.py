@@ -15,7 +15,7 @@ import gcr
 from gcr import launch
 from gcr.console import check_format, err, out, print_names, print_table, warn_of_unreadable
 from gcr.data_cli import data_app
-from gcr.option_text import read_pack, read_seeds, read_settings, read_variants
+from gcr.option_text import read_pack, read_seeds, read_settings, read_variants, read_words
 from gcr.options import (
     AddressOption,
     DeviceOption,
@@ -266,8 +266,8 @@ def list_settings(
 @app.command()
 def table(
     folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
-    scenario: Annotated[str, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = "",
-    method: Annotated[str, typer.Option("--method", "-m", help="Only these, as er,gcr.")] = "",
+    scenario: Annotated[str | None, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = None,
+    method: Annotated[str | None, typer.Option("--method", "-m", help="Only these, as er,gcr.")] = None,
     metrics: MetricsOption = "accuracy,forgetting",
     form: FormatOption = "terminal",
     paper: Annotated[
@@ -293,9 +293,9 @@ def table(
         raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
     runs = read_runs(folder)
     warn_of_unreadable(runs)
-    only = scenario.split(",") if scenario else [], method.split(",") if method else []
-    runs = runs.only(*only)
+    only = read_words("scenario", scenario), read_words("method", method)
     if asked is None:
+        runs = runs.only(*only)
         sheets, records, notes = tables.sheets(runs.groups, names), tables.records(runs.groups, names), runs.notes
     else:
         found = beside.beside(runs.groups, asked.only(*only))

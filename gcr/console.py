@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 out = Console()
 err = Console(stderr=True)
+NAME_WIDTH = 13  # of a row, at the least, where it has to fold
+LEFT_OUT = ("seconds", "seeds")  # columns, in this order, where there is no room
 
 
 def warn_of_unreadable(runs: Runs) -> None:
@@ -28,42 +31,57 @@ def warn_of_unreadable(runs: Runs) -> None:
 
 def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
     for sheet in sheets:
+        out.print(sheet.title, style="bold", markup=False, highlight=False, soft_wrap=True)
         view = _drawn(sheet)
-        needed = _widths(view).maximum
-        if out.is_terminal and needed > out.width:
+        if out.is_terminal and _width(view) > out.width:
             _print_narrow(sheet)
         else:
-            Console(width=needed).print(view)
+            Console(width=_width(view)).print(view)
     for note in notes:
-        out.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
+        _say(note)
 
 
 def _print_narrow(sheet: Sheet) -> None:
-    """Names of rows are folded and headings stand in lines; what counts least is left out. Numbers are never cut: where
-    all that does not help, lines are longer than the terminal."""
-    for left_out in ((), ("seconds",), ("seconds", "seeds")):
-        view = _drawn(sheet, narrow=True, left_out=left_out)
-        needed = _widths(view).minimum
+    """Names of rows fold and headings stand in lines; then what counts least is left out, or words of names fold too.
+    Numbers are never cut: where nothing helps, lines are longer than the terminal."""
+    names = [row[0].text for row in sheet.rows]
+    longest, longest_word = (max(map(len, parts), default=0) for parts in (names, " ".join(names).split()))
+    least = [name for name in LEFT_OUT if name in sheet.columns]
+    for room, n in itertools.product((longest_word, NAME_WIDTH), range(len(least) + 1)):
+        view, left_out = _drawn(sheet, narrow=True, left_out=least[:n]), least[:n]
+        needed = _width(view) - max(0, longest - room)
         if needed <= out.width:
             break
+    else:
+        view, left_out = _drawn(sheet, narrow=True), []
+        needed = _width(view) - max(0, longest - NAME_WIDTH)
     Console(width=max(out.width, needed)).print(view)
+    if left_out:
+        _say(f"left out for lack of room: {', '.join(left_out)}")
+
+
+def _say(note: str) -> None:
+    out.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _drawn(sheet: Sheet, narrow: bool = False, left_out: Sequence[str] = ()) -> Table:
     shown = [c for c, name in enumerate(sheet.columns) if name not in left_out]
-    view = Table(title=sheet.title, title_justify="left", title_style="bold")
+    view = Table()
     for c in shown:
-        heading = sheet.columns[c].replace(" ", "\n") if narrow else sheet.columns[c]
-        view.add_column(heading, justify="right" if c else "left", no_wrap=not narrow or c > 0)
+        heading = sheet.columns[c]
+        if narrow:
+            heading = "\n".join(re.split(r"(?<![±-]) ", heading))  # a sign stays with what follows
+        folds = narrow and c == 0
+        view.add_column(heading, justify="right" if c else "left", no_wrap=not folds, overflow="fold")
     for row in sheet.rows:
         texts = [row[c].text.replace(" ± ", "±") if narrow else row[c].text for c in shown]
         view.add_row(*(Text(t, "bold" if row[c].bold else "") for t, c in zip(texts, shown, strict=True)))
     return view
 
 
-def _widths(view: Table) -> Measurement:
-    """With its longest words whole, and with all on one line."""
-    return Console(width=10_000).measure(view)
+def _width(view: Table) -> int:
+    """With nothing folded."""
+    return Console(width=10_000).measure(view).maximum
 
 
 def print_table(form: str, sheets: Sequence[Sheet], records: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ def dry_run(plan: Plan, how: Execution, probe_seconds: float) -> None:
 
     plan = plan.with_choices(complain=lambda text: err.print(text, style="red", markup=False, soft_wrap=True))
     jobs, trials = plan.jobs(), plan.trials()
-    print_sheets(_sheets(plan), _notes(plan, jobs, trials))
+    print_sheets(_sheets(plan), [*_notes(plan, jobs, trials), *plan.elsewhere()])
     for scenario in dict.fromkeys(job.experiment.scenario for job in unfinished([*trials, *jobs])):
         _say_if_lacking(scenario)
     _say_time(plan, how, probe_seconds)

@@ -9,6 +9,19 @@ from typing import Any
 from gcr.settings import BadInput
 
 
+def read_words(name: str, text: str | None) -> tuple[str, ...]:
+    """
+    >>> read_words("method", "er, gcr"), read_words("method", None)
+    (('er', 'gcr'), ())
+    """
+    if text is None:
+        return ()
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not words:
+        raise BadInput(f"--{name} is empty; name what you want, or leave it out for all")
+    return words
+
+
 def read_settings(items: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for item in items:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gcr.console import check_format
-from gcr.option_text import read_pack, read_seeds, read_settings
+from gcr.option_text import read_pack, read_seeds, read_settings, read_words
 from gcr.options import (
     AddressOption,
     DeviceOption,
@@ -88,10 +88,10 @@ def reproduce(
 
     request = Request(
         table,
-        scenarios=_words("scenario", scenario),
-        methods=_words("method", method),
-        buffers=tuple(_whole(word) for word in _words("buffer", buffer)),
-        views=tuple(word.lower() for word in _words("view", view)),
+        scenarios=read_words("scenario", scenario),
+        methods=read_words("method", method),
+        buffers=tuple(_whole(word) for word in read_words("buffer", buffer)),
+        views=tuple(word.lower() for word in read_words("view", view)),
         seeds=tuple(read_seeds(seeds)) if seeds is not None else (),
         values=values or "",
         epochs_scale=epochs_scale,
@@ -178,15 +178,6 @@ def sweep(
         track=track,
     )
     return reproducing.sweep(search, VIEWS if metric == "both" else (metric,), finals, out_folder, how)
-
-
-def _words(name: str, text: str | None) -> tuple[str, ...]:
-    if text is None:
-        return ()
-    words = tuple(word.strip() for word in text.split(",") if word.strip())
-    if not words:
-        raise BadInput(f"--{name} is empty; name what you want, or leave it out for all")
-    return words
 
 
 def _whole(word: str) -> int:

@@ -31,6 +31,8 @@ def reproduce(plan: Plan, how: Execution, form: str = "terminal") -> int:
     plan = plan.with_choices()
     everything = unfinished([*trials, *plan.jobs()])
     check_ready([job.experiment for job in everything], how, needs_of_report() | figure | {"scipy"})
+    for note in plan.elsewhere():
+        err.print(note, style="yellow", highlight=False, soft_wrap=True)
     _make(plan.out)
     if trials:
         signal = _train(trials, plan.out, how, "trials")
@@ -85,7 +87,7 @@ def show(plan: Plan, page: bool, form: str = "terminal") -> int:
     runs = group_runs(job.folder for job in plan.jobs() if job.folder.finished)
     warn_of_unreadable(runs)
     found = beside.beside(runs.groups, plan.table, plan.values)
-    notes = [*_notes_of(plan), *([] if runs.groups else _elsewhere(plan)), *runs.notes, *found.notes]
+    notes = [*_notes_of(plan), *plan.elsewhere(), *runs.notes, *found.notes]
     print_table(form, beside.sheets(found, alone=mark), beside.records(found, alone=mark), notes)
     if plan.table.name == MAIN_FIGURE and runs.groups:
         from gcr.experiments.figure import draw_main_figure
@@ -95,21 +97,6 @@ def show(plan: Plan, page: bool, form: str = "terminal") -> int:
     if page and runs.groups:
         _write_page(plan)
     return len(runs.unreadable)
-
-
-def _elsewhere(plan: Plan) -> list[str]:
-    """Where nothing was found: whether there are runs of another precision, which have folders of their own."""
-    from gcr.experiments.reproduce import make_plan
-    from gcr.training.numerics import PRECISIONS
-
-    notes = []
-    for precision in (None, *PRECISIONS):
-        if precision != plan.request.precision and not plan.searches:
-            other = make_plan(replace(plan.request, precision=precision), plan.out)
-            if n := sum(job.folder.finished for job in other.jobs()):
-                how = f"with --precision {precision}" if precision else "without --precision"
-                notes.append(f"nothing was found, but {n} {'run is' if n == 1 else 'runs are'} here {how}")
-    return notes
 
 
 def _write_page(asked: Plan) -> None:

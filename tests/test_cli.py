@@ -208,6 +208,14 @@ def test_bad_input_to_run(arguments, parts, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_varied_reading_is_told_and_so_is_what_was_set(tmp_path):
+    command = ["run", "seq-digits", "--epochs", "1", "--model", "mlp", "-k", "20", "--out", tmp_path]
+    done = here(*command, "--vary", "reading=text,code", "--set", "lr=0.03")
+    assert "gcr (reading=text)" in done.stdout
+    assert "gcr (reading=code)" in done.stdout
+    assert "given: lr=0.03, epochs=1, model=mlp" in done.stdout
+
+
 def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
     command = ["run", "seq-digits", "--method", "er", "--epochs", "1", "--model", "mlp", "--out", tmp_path]
     done = here(*command, "--vary", "selector=reservoir,uniform", "--vary", "lr=0.010, 0.1", "--vary", "buffer=20")
@@ -220,6 +228,13 @@ def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
     ]
     for row in ("er (lr=0.01)", "er (lr=0.1)", "er + uniform (lr=0.01)", "er + uniform (lr=0.1)"):
         assert row in done.stdout
+    assert "given: epochs=1, model=mlp" in done.stdout
+    part = here("table", tmp_path, "--method", "er", "--scenario", "seq-digits,")
+    assert "er + uniform (lr=0.01)" in part.stdout
+    refused(here("table", tmp_path, "--method", "gcr"), 'unknown method here "gcr"; known: er')
+    beside = here("table", tmp_path, "--paper", "online-accuracy", "--method", "mir", "--scenario", "seq-tinyimagenet")
+    assert beside.stdout.count("missing") == 3
+    refused(here("table", tmp_path, "--paper", "online-accuracy", "--method", "joint"), "unknown method in online-acc")
     named = here(*command, "--vary", "buffer=20,30", "--name", "mine")
     assert named.returncode == 0
     assert {"mine-buffer20", "mine-buffer30"} < {folder.name for folder in tmp_path.iterdir()}

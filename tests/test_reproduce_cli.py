@@ -201,9 +201,15 @@ def read_what_is_there(terminal):
 
 
 def test_runs_of_another_precision_are_pointed_at(tmp_path):
-    asked = {"scenarios": ("seq-cifar10",), "methods": ("er",), "buffers": (500,), "seeds": (0, 1)}
-    for job in make_plan(Request("online-accuracy", precision="bf16", **asked), tmp_path).jobs():
-        finish(job)
-    show = ("reproduce", "online-accuracy", "--method", "er", "--buffer", "500", "--show", "--out", tmp_path)
-    assert "nothing was found, but 2 runs are here with --precision bf16" in gcr(*show).stdout
-    assert "nothing was found" not in gcr(*show, "--precision", "bf16").stdout
+    asked = {"scenarios": ("seq-cifar10",), "methods": ("er",), "buffers": (500,)}
+    for seeds, precision in (((0, 1), "bf16"), ((1,), None)):
+        for job in make_plan(Request("online-accuracy", seeds=seeds, precision=precision, **asked), tmp_path).jobs():
+            finish(job)
+    command = ("reproduce", "online-accuracy", "--scenario", "seq-cifar10", "--method", "er", "--buffer", "500")
+    command += ("--seeds", "0-2", "--out", tmp_path)
+    told = "of 2 missing runs 1 is here with --precision bf16"
+    assert told in gcr(*command, "--show").stdout
+    assert told in gcr(*command, "--dry-run", "--probe", 0).stdout
+    with_bf16 = gcr(*command, "--show", "--precision", "bf16").stdout
+    assert "missing runs" not in with_bf16
+    assert "of 3 missing runs 1 is here without --precision" in gcr(*command, "--show", "--precision", "fp32").stdout

@@ -53,11 +53,11 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """The same in words; outside, on which side ours is."""
+        """The same in words; if not, whether ours is better or worse."""
         if self.inside is None or self.difference is None:
             return "–"
         better = self.difference < 0 if self.cell.metric == "forgetting" else self.difference > 0
-        return "yes" if self.inside else "ours is better" if better else "ours is worse"
+        return "yes" if self.inside else "no, better" if better else "no, worse"
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from gcr.experiments.sweep import (
     write_choice,
 )
 from gcr.settings import BadInput, unknown
+from gcr.training.numerics import PRECISIONS
 
 VALUES = ("paper", "sweep")
 
@@ -121,6 +122,20 @@ class Plan:
             if made[id(search)] is not None:
                 chosen[place] = {**made[id(search)].values(place[1]), **search.common}
         return replace(self, chosen=chosen)
+
+    def elsewhere(self) -> list[str]:
+        """Whether missing runs are there with another precision, which has folders of its own."""
+        missing = [number for number, job in enumerate(self.jobs()) if not job.folder.finished]
+        if self.searches or not missing:
+            return []
+        notes = []
+        for precision in (None, *PRECISIONS):
+            if precision != self.request.precision:
+                jobs = make_plan(replace(self.request, precision=precision), self.out).jobs()
+                if n := sum(jobs[number].folder.finished for number in missing):
+                    how = f"with --precision {precision}" if precision else "without --precision"
+                    notes.append(f"of {len(missing)} missing runs {n} {'is' if n == 1 else 'are'} here {how}")
+        return notes
 
     @property
     def values(self) -> Mapping[Place, Mapping[str, Any]] | None:

@@ -76,7 +76,7 @@ class How:
 class Run:
     """One run. ``advance`` trains it to the end, a step at a time, so that several can share a device."""
 
-    training_now = 0  # runs of this process: while one saves, none is launched
+    training_now = 0  # runs of this process; while one saves no step is launched, so they share the time for it
 
     def __init__(
         self,

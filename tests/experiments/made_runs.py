@@ -10,10 +10,10 @@ from gcr.experiments.run_folder import RunFolder
 from gcr.training import Epoch
 
 
-def experiment_of(method, seed=0, buffer=20, scenario="seq-digits", **overrides):
+def experiment_of(method, seed=0, buffer=20, scenario="seq-digits", selector=None, **overrides):
     keeps_memory = method not in ("finetune", "joint")
     given = overrides | ({"buffer": buffer} if keeps_memory else {})
-    return compose(scenario, method, seed=seed, overrides=given)
+    return compose(scenario, method, seed=seed, selector=selector, overrides=given)
 
 
 def put_run(out, experiment, matrix, name=None, seconds=2.0, forgetting=10.0, memory=False, **more):

@@ -33,6 +33,13 @@ def test_the_difference_is_taken_on_the_seeds_that_both_have(tmp_path):
     assert "seed sets differ: 6 and 5 seeds, of which 5 are paired" in told
 
 
+def test_another_selector_goes_without_the_settings_that_only_one_has(tmp_path):
+    first = put(tmp_path, "a", {0: 70.0}, selector="class-balanced", lr=0.1)
+    second = put(tmp_path, "b", {0: 71.0}, selector="grad-approx", lr=0.2)
+    told = notes(first, second, lines(first, second, ["accuracy"]))[0]
+    assert told == "they differ in memory.selector.name (class-balanced, grad-approx), training.lr (0.1, 0.2)"
+
+
 def test_the_same_experiment_twice(tmp_path):
     first, second = (put(tmp_path, name, {0: 70.0, 1: 74.0}) for name in "ab")
     (line,) = lines(first, second, ["accuracy"])[:1]

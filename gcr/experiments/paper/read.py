@@ -89,13 +89,21 @@ class Table:
 
     def only(self, scenarios: Sequence[str], methods: Sequence[str]) -> Table:
         """Its cells of some scenarios and methods of ours; empty: of all."""
+        has = [(cell.scenario, label(cell.method).method) for cell in self.cells]
+        for kind, asked, known in (
+            ("scenario", scenarios, {s for s, _ in has}),
+            ("method", methods, {m for _, m in has}),
+        ):
+            for name in asked:
+                if name not in known:
+                    raise unknown(f"{kind} in {self.name}", name, known)
         cells = tuple(
             cell
-            for cell in self.cells
-            if (not scenarios or cell.scenario in scenarios) and (not methods or label(cell.method).method in methods)
+            for cell, (scenario, method) in zip(self.cells, has, strict=True)
+            if (not scenarios or scenario in scenarios) and (not methods or method in methods)
         )
         if not cells:
-            raise BadInput(f"{self.name} has none of these; leave out --scenario or --method")
+            raise BadInput(f"nothing of {self.name} matches both --scenario and --method; leave one out")
         return replace(self, cells=cells)
 
 
