@@ -32,9 +32,8 @@ from gcr.cuda_graph import capture
 from gcr.experiments.experiment import Experiment, compose
 from gcr.methods import METHODS, Batch
 from gcr.scenarios import Images, Scenario, equal_tasks
-from gcr.training import How, Run, own_stream
+from gcr.training import How, Run, own_stream, pack
 from gcr.training.numerics import computing
-from gcr.training.pack import AHEAD, run_pack
 
 TASKS = 5
 WARM = 6  # steps before the clock starts; captured steps have been captured by then
@@ -65,7 +64,7 @@ def time_together(runs: list[Iterator[bool]], steps: int, repeats: int, device: 
     def together(number: int) -> float:
         started = time.perf_counter()
         if device.type == "cuda":
-            run_pack([islice(run, number) for run in runs], len(runs), device)
+            pack.run_pack([islice(run, number) for run in runs], len(runs), device)
             torch.cuda.synchronize()
         else:
             for run in runs:
@@ -139,13 +138,15 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(method.name for method in METHODS))
     parser.add_argument("--precisions", default="", help="as tf32,bf16; what auto means here if not given")
     parser.add_argument("--ways", default="", help="as eager,compiled,1,8: modes and sizes of captured packs")
-    parser.add_argument("--steps", type=int, help=f"40, or {8 * AHEAD} on a GPU: far more than are launched ahead")
+    parser.add_argument("--steps", type=int, help=f"40, or {8 * pack.AHEAD} on a GPU: far more than are launched ahead")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--turn", type=int, default=pack.TURN, help="steps of a run of a pack launched in one go")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
-    options.steps = options.steps or (8 * AHEAD if on_gpu else 40)
+    options.steps = options.steps or (8 * pack.AHEAD if on_gpu else 40)
+    pack.TURN = options.turn
     ways = options.ways or ("eager,compiled,1,2,4,8,16" if on_gpu else "eager")
     torch.backends.cudnn.benchmark = True
     channels, height, width = map(int, options.shape.split(","))
@@ -158,6 +159,7 @@ def main() -> None:
         "shape": [channels, height, width],
         "buffer": options.buffer,
         "steps": options.steps,
+        "turn": options.turn,
         "peak_tflops_bf16": peak,
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "rows": [],
@@ -192,15 +194,15 @@ def measure(
     experiment: Experiment, scenario: Scenario, way: str, device: torch.device, options: Any, peak: float | None
 ) -> dict[str, Any]:
     """``way`` is a mode, or the size of a captured pack."""
-    mode, pack = ("captured", int(way)) if way.isdigit() else (way, 1)
-    runs = [new_run(experiment, scenario, options.model, device, mode) for _ in range(pack)]
+    mode, size = ("captured", int(way)) if way.isdigit() else (way, 1)
+    runs = [new_run(experiment, scenario, options.model, device, mode) for _ in range(size)]
     times = time_together([steps_of(run) for run in runs], options.steps, options.repeats, device)
     ms = statistics.median(times)
     row: dict[str, Any] = {
         "method": experiment.method.name,
         "precision": runs[0].precision,
         "mode": mode,
-        "pack": pack,
+        "pack": size,
         "ms": ms,
         "ms_all": times,
         "gigaflops": gigaflops_a_step(new_run(experiment, scenario, options.model, device, "eager")),
