@@ -284,21 +284,21 @@ def table(
     """
     from gcr.experiments import beside, tables
     from gcr.experiments.groups import read_runs
-    from gcr.experiments.paper import table as paper_table
+    from gcr.experiments.reproduce import Request, asked_table
 
     names = _metrics(metrics)
     check_format(form)
-    asked = paper_table(paper) if paper is not None else None
+    only = read_words("scenario", scenario), read_words("method", method)
+    asked = asked_table(Request(paper, *only)) if paper is not None else None
     if asked is not None and tuple(names) != tables.SHOWN:
         raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
     runs = read_runs(folder)
     warn_of_unreadable(runs)
-    only = read_words("scenario", scenario), read_words("method", method)
     if asked is None:
         runs = runs.only(*only)
         sheets, records, notes = tables.sheets(runs.groups, names), tables.records(runs.groups, names), runs.notes
     else:
-        found = beside.beside(runs.groups, asked.only(*only))
+        found = beside.beside(runs.groups, asked)
         sheets, records, notes = beside.sheets(found), beside.records(found), [*runs.notes, *found.notes]
     print_table(form, sheets, records, notes)
 

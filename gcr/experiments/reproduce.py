@@ -143,15 +143,20 @@ class Plan:
         return self.chosen if self.searches or self.request.mark else None
 
 
-def make_plan(request: Request, out: Path) -> Plan:
+def asked_table(request: Request) -> Table:
+    """With the cells that were asked for."""
     table = paper.table(request.table)
     _check_filters(table, request)
     cells = tuple(cell for cell in table.cells if _asked_for(cell, request))
     if not cells:
         raise BadInput(f"nothing of {table.name} matches all filters together; leave one out")
-    if request.mark and all(cell.setting == "online" for cell in cells):
+    return replace(table, cells=cells)
+
+
+def make_plan(request: Request, out: Path) -> Plan:
+    table = asked_table(request)
+    if request.mark and all(cell.setting == "online" for cell in table.cells):
         raise BadInput(f"epochs-scale has nothing to scale in {table.name}; a stream passes once. Leave it out")
-    table = replace(table, cells=cells)
     seeds = request.seeds or tuple(range(table.seeds))
     plan = Plan(request, out, table, seeds, {}, {})
     own = bool(table.grids)

@@ -38,8 +38,8 @@ class Member:
         """Launch steps until its turn is over, it is busy or it waits for the device itself: how many, and whether
         there is more to come.
 
-        Several, since what comes next, here or in another run, may keep the host for long. Few, since a launch waits
-        where a stream's queue is full, and other runs would come to the end of theirs meanwhile.
+        Several, since what comes next, here or in another run, may keep the host for long. Few, since a launch may
+        have to wait for room in its stream's queue, and other runs would come to the end of theirs meanwhile.
         """
         torch.cuda.set_stream(self.stream)
         for number in range(TURN):

@@ -12,7 +12,6 @@ from gcr.experiments.formats import markdown
 from gcr.experiments.groups import read_runs
 from gcr.experiments.run_folder import RunFolder
 from gcr.experiments.tables import sheets as plain_sheets
-from gcr.settings import BadInput
 
 
 def put(out, experiment, name, class_il, task_il=50.0, n_tasks=5, forgetting=20.0):
@@ -191,10 +190,3 @@ def test_1530_results_are_read_and_shown_in_three_seconds(tmp_path):
     print(f"read and shown in {plain:.2f} s, beside the paper's in {took - plain:.2f} s more")
     assert text.count("missing") == 48
     assert took < 3, f"{took:.1f} s"
-
-
-def test_a_part_of_a_table():
-    table = paper.table("offline-accuracy").only(["seq-cifar10"], ["gcr", "er"])
-    assert {(cell.scenario, cell.method) for cell in table.cells} == {("seq-cifar10", "gcr"), ("seq-cifar10", "er")}
-    with pytest.raises(BadInput, match='unknown scenario in offline-accuracy "seq-digits"; known: seq-cifar10, '):
-        paper.table("offline-accuracy").only(["seq-digits"], [])

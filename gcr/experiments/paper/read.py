@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
@@ -86,25 +86,6 @@ class Table:
     seeds: int = SEEDS
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of all runs, in a table of ours
     grids: Mapping[str, Mapping[str, list[Any]]] = field(default_factory=dict, hash=False)  # by method, likewise
-
-    def only(self, scenarios: Sequence[str], methods: Sequence[str]) -> Table:
-        """Its cells of some scenarios and methods of ours; empty: of all."""
-        has = [(cell.scenario, label(cell.method).method) for cell in self.cells]
-        for kind, asked, known in (
-            ("scenario", scenarios, {s for s, _ in has}),
-            ("method", methods, {m for _, m in has}),
-        ):
-            for name in asked:
-                if name not in known:
-                    raise unknown(f"{kind} in {self.name}", name, known)
-        cells = tuple(
-            cell
-            for cell, (scenario, method) in zip(self.cells, has, strict=True)
-            if (not scenarios or scenario in scenarios) and (not methods or method in methods)
-        )
-        if not cells:
-            raise BadInput(f"nothing of {self.name} matches both --scenario and --method; leave one out")
-        return replace(self, cells=cells)
 
 
 @dataclass(frozen=True)
