@@ -51,8 +51,9 @@ class Policy(Settings):
     )
     pool_mode: str = setting(
         "evaluation",
-        "batch statistics in selection: running ones, or the pool's own as in training (reference code)",
-        choices=("evaluation", "training"),
+        "batch statistics in selection: running ones, the pool's own as in training, or those of 32 of a class at a"
+        " time (reference code)",
+        choices=("evaluation", "training", "class"),
     )
     sampling: str = setting(
         "coin",

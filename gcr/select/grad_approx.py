@@ -54,6 +54,12 @@ class GradApprox(Settings):
         " (reference code)",
         choices=("excluded", "dropped"),
     )
+    atoms: str = setting(
+        "plain",
+        "gradients to choose from: as they are (paper), or scaled by the weights of before, which the new ones replace"
+        " (reference code)",
+        choices=("plain", "weighted"),
+    )
     replace: int = setting(0, "passes of exchanging rows after the greedy choice; 0 is the paper's algorithm", low=0)
     trim: float = setting(0.0, "share of each class, the longest gradients, that is not chosen", low=0.0, high=0.9)
     rows: str = setting(
@@ -71,7 +77,10 @@ class GradApprox(Settings):
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
         assert pool.features is not None
         assert pool.residuals is not None
-        gradients = LastLayerGradients(pool.features, pool.residuals)
+        residuals, weights = pool.residuals, pool.weights
+        if self.atoms == "weighted":
+            residuals, weights = residuals * weights.unsqueeze(1), torch.ones_like(weights)
+        gradients = LastLayerGradients(pool.features, residuals)
         classes = rows_by_class(pool.labels)
         budgets = class_budgets([len(rows) for rows in classes], budget)
         if self.shares == "task" and pool.tasks is not None:
@@ -80,10 +89,10 @@ class GradApprox(Settings):
         if self.rows == "random":
             barred = not_drawn(draws if barred is None else draws + barred, classes, budgets)
         if self.negative == "dropped":
-            chosen = match_dropping(gradients, classes, budgets, pool.weights, self.ridge, draws)
+            chosen = match_dropping(gradients, classes, budgets, weights, self.ridge, draws)
         else:
             chosen = match(
-                gradients, pool.labels, pool.weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets
+                gradients, pool.labels, weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets
             )
         return chosen if self.weights == "fitted" else replace(chosen, weights=torch.ones_like(chosen.weights))
 

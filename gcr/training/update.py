@@ -14,11 +14,14 @@ from gcr.methods import Batch, Method
 from gcr.models import Network, settle, statistics
 from gcr.scenarios import Scenario
 from gcr.select import Pool, Selector, explain
+from gcr.select.coreset import rows_by_class
 from gcr.training.draws import selection_draws, selection_views
 
 AT_ONCE = 1000  # examples of a pass
+OF_A_CLASS = 32  # examples of a pass with pool_mode=class, as the reference code has it
 
-Images = Callable[[slice], Tensor]  # normalised images of some rows of the pool
+Part = slice | Tensor  # some rows of the pool
+Images = Callable[[Part], Tensor]  # normalised images of them
 
 
 def reselect(
@@ -42,7 +45,7 @@ def reselect(
     stored = memory.read(rows)
     draws = selection_views(key, len(rows)).to(rows.device) if policy.pool_view == "weak" else None
 
-    def images(part: slice) -> Tensor:
+    def images(part: Part) -> Tensor:
         if draws is None:
             return scenario.views.plain(stored["image"][part])
         return scenario.views.weak(stored["image"][part], draws[part])
@@ -90,7 +93,7 @@ def choose_candidates(
     assert isinstance(policy.selector, Selector)
     train, device = scenario.train, arrived.device
 
-    def images(part: slice) -> Tensor:
+    def images(part: Part) -> Tensor:
         rows = arrived[part] if train.resident else arrived[part].cpu()
         return scenario.views.plain(train.pixels_of(rows).to(device))
 
@@ -120,25 +123,31 @@ def make_pool(
     """The columns that the selector needs, by one pass of the network over the images.
 
     Rows of a task may lie together, so every batch takes rows from all over the pool: in training mode its statistics
-    count. A pool of one image has none.
+    count. With ``pool_mode=class`` it takes rows of one class instead. A single image has no statistics.
     """
     assert isinstance(policy.selector, Selector)
     if not policy.selector.needs & {"features", "residuals"}:
         return Pool(batch.labels, batch.weights, kept=kept, tasks=batch.tasks)
     n, features, residuals = len(batch.labels), [], []
-    parts = _interleaved(n)
-    with _mode(net, policy.pool_mode if n > 1 else "evaluation"):
-        for rows in parts:
+    every_row = torch.arange(n, device=batch.labels.device)
+    parts = _of_a_class(batch.labels) if policy.pool_mode == "class" else [every_row[part] for part in _interleaved(n)]
+    for rows in parts:
+        with _mode(net, "evaluation" if len(rows) == 1 else policy.pool_mode):
             features.append(net.features(images(rows)).float())
             part = replace(batch, labels=batch.labels[rows], logits=batch.logits[rows], weights=batch.weights[rows])
             residuals.append(method.residual(net.head(features[-1]), part))
-    order = torch.cat([torch.arange(n, device=batch.labels.device)[rows] for rows in parts]).argsort()
+    order = torch.cat(parts).argsort()
     return Pool(batch.labels, batch.weights, torch.cat(features)[order], torch.cat(residuals)[order], kept, batch.tasks)
 
 
 def _interleaved(n: int) -> list[slice]:
     n_parts = -(-n // AT_ONCE)
     return [slice(first, n, n_parts) for first in range(n_parts)]
+
+
+def _of_a_class(labels: Tensor) -> list[Tensor]:
+    classes = rows_by_class(labels)
+    return [part for rows in classes for part in rows.tensor_split(-(-len(rows) // OF_A_CLASS))]
 
 
 def _parts(n: int) -> list[slice]:
@@ -148,6 +157,6 @@ def _parts(n: int) -> list[slice]:
 @contextmanager
 def _mode(net: Network, mode: str) -> Iterator[None]:
     """Evaluation mode, or training mode with running statistics left as they were; no gradients."""
-    net.train(mode == "training")
+    net.train(mode != "evaluation")
     with torch.no_grad(), statistics_kept(net):
         yield

@@ -76,6 +76,18 @@ def test_what_is_missing_is_drawn_with_weight_one():
     assert unit.weights.unique().tolist() == [1.0]
 
 
+@pytest.mark.parametrize("negative", ["dropped", "excluded"])
+def test_atoms_may_be_scaled_by_the_weights_of_before(negative):
+    """It is a pool of unit weights whose gradients are that much longer; the new weights stand alone."""
+    pool, draws = some_pool(), torch.rand(40, generator=torch.Generator().manual_seed(4))
+    longer = replace(pool, weights=torch.ones(40), residuals=pool.residuals * pool.weights.unsqueeze(1))
+    chosen = GradApprox(negative=negative, atoms="weighted")(pool, 20, draws)
+    same = GradApprox(negative=negative)(longer, 20, draws)
+    assert torch.equal(chosen.rows, same.rows)
+    assert torch.equal(chosen.weights, same.weights)
+    assert not torch.equal(chosen.weights, GradApprox(negative=negative)(pool, 20, draws).weights)
+
+
 def test_shares_may_go_by_task():
     pool = replace(some_pool(), tasks=torch.arange(40) % 3 // 2)  # classes 0 and 1 are a task, class 2 another
     counts = [

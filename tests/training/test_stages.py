@@ -119,7 +119,7 @@ def test_candidates_may_be_the_selectors_choice_of_everything(scenario):
     assert int(outcome.state.memory.kept) == 12
 
 
-@pytest.mark.parametrize("setting", [{"pool_view": "weak"}, {"pool_mode": "training"}])
+@pytest.mark.parametrize("setting", [{"pool_view": "weak"}, {"pool_mode": "training"}, {"pool_mode": "class"}])
 def test_what_selection_sees(scenario, setting):
     plain = Policy(buffer=12, selector=GradApprox())
     other = Policy(buffer=12, selector=GradApprox(), **setting)
@@ -157,7 +157,20 @@ def test_batches_of_a_pool_in_training_mode_mix_its_tasks(monkeypatch):
     assert (features - whole).norm() < 0.5 * (apart - whole).norm()
 
 
-def test_a_pool_of_one_image_has_no_statistics_of_its_own(monkeypatch):
+def test_a_pool_class_by_class_has_the_statistics_of_each(monkeypatch):
+    """As if each class were alone, in parts of no more than so many; of 29 images class 0 has 8 and the others 7."""
+    monkeypatch.setattr(update, "OF_A_CLASS", 4)
+    images = torch.rand(29, 1, 8, 8)
+    features = pool_of(images, "class", monkeypatch, 100).features
+    for label in range(4):
+        rows = torch.arange(label, 29, 4)
+        for part in (rows[:4], rows[4:]):
+            alone = pool_of(images[part], "training", monkeypatch, 100).features
+            torch.testing.assert_close(features[part], alone)
+
+
+@pytest.mark.parametrize("mode", ["training", "class"])
+def test_a_pool_of_one_image_has_no_statistics_of_its_own(monkeypatch, mode):
     image = torch.rand(1, 1, 8, 8)
-    alone, usual = (pool_of(image, mode, monkeypatch, 100) for mode in ("training", "evaluation"))
+    alone, usual = (pool_of(image, mode, monkeypatch, 100) for mode in (mode, "evaluation"))
     torch.testing.assert_close(alone.features, usual.features)
