@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 AHEAD = 32  # steps of a run that may be launched and not yet done: enough to bridge what the host does for another run
-TURN = 4  # steps of a run launched in one go; a choice, not timed
+TURN = 4  # steps of a run launched in one go (docs/performance.md)
 AUTO = 0  # pack size: as many as pay
 WARM_STEPS, WINDOW_SECONDS, GAIN = 40, 2.0, 1.08  # doubling the pack must raise throughput by so much
 

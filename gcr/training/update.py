@@ -158,5 +158,9 @@ def _parts(n: int) -> list[slice]:
 def _mode(net: Network, mode: str) -> Iterator[None]:
     """Evaluation mode, or training mode with running statistics left as they were; no gradients."""
     net.train(mode != "evaluation")
-    with torch.no_grad(), statistics_kept(net):
-        yield
+    tuned, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False  # sizes come once or twice
+    try:
+        with torch.no_grad(), statistics_kept(net):
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = tuned
