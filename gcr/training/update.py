@@ -62,9 +62,11 @@ def reselect(
 def statistics_kept(net: Network) -> Iterator[None]:
     """Afterwards the network has the batch statistics that it has now."""
     before = [kept.clone() for kept in statistics(net)]
-    yield
-    for kept, old in zip(statistics(net), before, strict=True):
-        kept.copy_(old)
+    try:
+        yield
+    finally:
+        for kept, old in zip(statistics(net), before, strict=True):
+            kept.copy_(old)
 
 
 def settle_on_memory(net: Network, memory: Memory, scenario: Scenario) -> None:
@@ -131,8 +133,9 @@ def make_pool(
     n, features, residuals = len(batch.labels), [], []
     every_row = torch.arange(n, device=batch.labels.device)
     parts = _of_a_class(batch.labels) if policy.pool_mode == "class" else [every_row[part] for part in _interleaved(n)]
-    for rows in parts:
-        with _mode(net, "evaluation" if len(rows) == 1 else policy.pool_mode):
+    with _mode(net, policy.pool_mode):
+        for rows in parts:
+            net.train(policy.pool_mode != "evaluation" and len(rows) > 1)
             features.append(net.features(images(rows)).float())
             part = replace(batch, labels=batch.labels[rows], logits=batch.logits[rows], weights=batch.weights[rows])
             residuals.append(method.residual(net.head(features[-1]), part))
@@ -146,8 +149,13 @@ def _interleaved(n: int) -> list[slice]:
 
 
 def _of_a_class(labels: Tensor) -> list[Tensor]:
-    classes = rows_by_class(labels)
-    return [part for rows in classes for part in rows.tensor_split(-(-len(rows) // OF_A_CLASS))]
+    """Rows of one class each, so many at a time; one that would be left alone joins the others. Classes of a single
+    row come first: they need the running statistics, which the others change."""
+    parts: list[Tensor] = []
+    for rows in rows_by_class(labels):
+        *full, rest = rows.split(OF_A_CLASS)
+        parts += [*full[:-1], torch.cat([full[-1], rest])] if full and len(rest) == 1 else [*full, rest]
+    return sorted(parts, key=lambda rows: len(rows) > 1)
 
 
 def _parts(n: int) -> list[slice]:

@@ -158,15 +158,28 @@ def test_batches_of_a_pool_in_training_mode_mix_its_tasks(monkeypatch):
 
 
 def test_a_pool_class_by_class_has_the_statistics_of_each(monkeypatch):
-    """As if each class were alone, in parts of no more than so many; of 29 images class 0 has 8 and the others 7."""
+    """As if each part of a class were alone, so many at a time. Of 26 images classes 0 and 1 have 7, the others 6."""
     monkeypatch.setattr(update, "OF_A_CLASS", 4)
-    images = torch.rand(29, 1, 8, 8)
+    images = torch.rand(26, 1, 8, 8)
     features = pool_of(images, "class", monkeypatch, 100).features
     for label in range(4):
-        rows = torch.arange(label, 29, 4)
+        rows = torch.arange(label, 26, 4)
         for part in (rows[:4], rows[4:]):
             alone = pool_of(images[part], "training", monkeypatch, 100).features
             torch.testing.assert_close(features[part], alone)
+
+
+def test_a_row_that_is_left_alone_joins_the_others_of_its_class(monkeypatch):
+    monkeypatch.setattr(update, "OF_A_CLASS", 2)
+    images = torch.rand(6, 1, 8, 8)  # classes 0 and 1 have two rows, the others one
+    features = pool_of(images, "class", monkeypatch, 100).features
+    usual = pool_of(images, "evaluation", monkeypatch, 100).features
+    torch.testing.assert_close(features[[2, 3]], usual[[2, 3]])  # alone in their classes: running statistics
+    assert not torch.allclose(features[[0, 4]], usual[[0, 4]])
+    images = torch.rand(9, 1, 8, 8)  # class 0 has three
+    features = pool_of(images, "class", monkeypatch, 100).features
+    alone = pool_of(images[[0, 4, 8]], "training", monkeypatch, 100).features
+    torch.testing.assert_close(features[[0, 4, 8]], alone)
 
 
 @pytest.mark.parametrize("mode", ["training", "class"])
