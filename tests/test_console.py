@@ -11,8 +11,8 @@ from gcr import console
 from gcr.experiments.formats import Entry, Sheet
 
 LONG = "gcr + class-balanced (reading=text, normalise=weights, contrast=logits)"
-HEADINGS = ["method", "K", "seeds", "class-IL any-time accuracy", "ours: mean ± SEM", "paper in our 95%", "seconds"]
-ROWS = [[LONG, "500", "15", "72.02 ± 0.32", "83.21 ± 0.63", "no, better", "1623.8"]]
+HEADINGS = ["method", "K", "seeds", "class-IL any-time accuracy", "ours: mean ± SEM", "paper: mean ± spread", "seconds"]
+ROWS = [[LONG, "500", "15", "72.02 ± 0.32", "83.21 ± 0.63", "72.15 ± 1.31", "1623.8"]]
 SHEET = Sheet("a table", HEADINGS, [[Entry(text) for text in row] for row in ROWS])
 
 

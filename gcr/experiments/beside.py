@@ -21,7 +21,8 @@ from gcr.experiments.statistics import BOLD_P, Best, Spread, best, interval, not
 from gcr.experiments.tables import distinctions
 from gcr.settings import BadInput
 
-COLUMNS = ["method", "K", "ours: mean ± SEM", "n", "paper: mean ± spread", "difference", "paper in our 95%"]
+COLUMNS = ["method", "K", "ours: mean ± SEM", "n", "paper: mean ± spread", "difference", "reached"]
+ENOUGH = 5  # seeds, for an interval that holds the paper's mean to count
 OURS_ALONE = 4  # columns that need no value of the paper
 MISSING = "missing"
 NAMED = 8  # runs left out that are named
@@ -52,12 +53,15 @@ class Row:
         return self.interval[0] <= self.cell.mean <= self.interval[1]
 
     @property
-    def verdict(self) -> str:
-        """The same in words; if not, whether ours is better or worse."""
-        if self.inside is None or self.difference is None:
+    def reached(self) -> str:
+        """Whether our mean is as good as the paper's, or the paper's lies in our interval, of seeds enough."""
+        if self.difference is None or self.ours is None:
             return "–"
-        better = self.difference < 0 if self.cell.metric == "forgetting" else self.difference > 0
-        return "yes" if self.inside else "no, better" if better else "no, worse"
+        good = self.difference <= 0 if self.cell.metric == "forgetting" else self.difference >= 0
+        if self.inside is False:
+            return "yes, better" if good else "no"
+        enough = self.inside is not None and self.ours.n >= ENOUGH
+        return "yes" if enough or (good and self.inside) else "undecided"
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def entries(row: Row) -> list[Entry]:
         Entry(str(row.ours.n) if row.ours else "0"),
         Entry(str(cell), cell.bold),
         Entry(f"{round(row.difference, 2) + 0.0:+.2f}" if row.difference is not None else "–"),
-        Entry(row.verdict),
+        Entry(row.reached),
     ]
 
 

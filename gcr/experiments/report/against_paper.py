@@ -82,8 +82,8 @@ def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
             number_cell(ours.n if ours else None),
             Cell(str(cell), cell.mean, bold=cell.bold),
             number_cell(row.difference, "{:+.2f}"),
-            Cell(row.verdict),
+            Cell(row.reached),
         ]
         made.append(Row(facet_of(row, facets), [*(Cell(word) for word in words), *numbers]))
-    table = Table(f"beside the paper, {title}", [*columns, "difference", "paper in our 95%"], made, words=5)
+    table = Table(f"beside the paper, {title}", [*columns, "difference", "reached"], made, words=5)
     return table.without_constant(("scenario", "setting", "view", "metric", "K"))
