@@ -2,7 +2,7 @@
 
 For each class alone, with budget K / classes, ``L_sub = |sum_pool w g - sum_chosen w' g'|^2 + ridge * |w'|^2`` is
 minimised greedily by non-negative matching pursuit over last-layer gradients. The pool's weights scale the target
-only; a chosen row's new weight stands alone.
+only (but with ``atoms="weighted"``); a chosen row's new weight stands alone.
 
 >>> pool = Pool(labels=torch.zeros(3).long(), weights=torch.ones(3),
 ...             features=torch.zeros(3, 1), residuals=torch.tensor([[1., 0.], [0., 1.], [1., 0.]]))
