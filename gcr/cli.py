@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ import gcr
 from gcr import launch
 from gcr.console import check_format, err, out, print_names, print_table, warn_of_unreadable
 from gcr.data_cli import data_app
-from gcr.option_text import read_pack, read_seeds, read_settings, read_variants, read_words
+from gcr.option_text import read_buffers, read_pack, read_seeds, read_settings, read_variants, read_words
 from gcr.options import (
     AddressOption,
     DeviceOption,
@@ -268,6 +268,7 @@ def table(
     folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
     scenario: Annotated[str | None, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = None,
     method: Annotated[str | None, typer.Option("--method", "-m", help="Only these, as er,gcr.")] = None,
+    buffer: Annotated[str | None, typer.Option("--buffer", "-k", help="Only these buffer sizes, as 200,500.")] = None,
     metrics: MetricsOption = "accuracy,forgetting",
     form: FormatOption = "terminal",
     paper: Annotated[
@@ -280,7 +281,7 @@ def table(
 
     `gcr table runs --method er,gcr --metrics anytime,backward_transfer`
 
-    `gcr table runs --paper offline-accuracy --format markdown`
+    `gcr table runs --paper offline-accuracy --buffer 500 --format markdown`
     """
     from gcr.experiments import beside, tables
     from gcr.experiments.groups import read_runs
@@ -288,7 +289,7 @@ def table(
 
     names = _metrics(metrics)
     check_format(form)
-    only = read_words("scenario", scenario), read_words("method", method)
+    only = read_words("scenario", scenario), read_words("method", method), read_buffers(buffer)
     asked = asked_table(Request(paper, *only)) if paper is not None else None
     if asked is not None and tuple(names) != tables.SHOWN:
         raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
@@ -299,7 +300,8 @@ def table(
         sheets, records, notes = tables.sheets(runs.groups, names), tables.records(runs.groups, names), runs.notes
     else:
         found = beside.beside(runs.groups, asked)
-        sheets, records, notes = beside.sheets(found), beside.records(found), [*runs.notes, *found.notes]
+        shown = replace(runs, groups=[g for g in runs.groups if any(row.group is g for row in found.rows)])
+        sheets, records, notes = beside.sheets(found), beside.records(found), [*shown.notes, *found.notes]
     print_table(form, sheets, records, notes)
 
 

@@ -22,6 +22,14 @@ def read_words(name: str, text: str | None) -> tuple[str, ...]:
     return words
 
 
+def read_buffers(text: str | None) -> tuple[int, ...]:
+    words = read_words("buffer", text)
+    for word in words:
+        if not word.isdigit():
+            raise BadInput(f'buffer must be whole numbers as 200,500, got "{word}"')
+    return tuple(int(word) for word in words)
+
+
 def read_settings(items: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for item in items:

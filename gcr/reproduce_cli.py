@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gcr.console import check_format
-from gcr.option_text import read_pack, read_seeds, read_settings, read_words
+from gcr.option_text import read_buffers, read_pack, read_seeds, read_settings, read_words
 from gcr.options import (
     AddressOption,
     DeviceOption,
@@ -90,7 +90,7 @@ def reproduce(
         table,
         scenarios=read_words("scenario", scenario),
         methods=read_words("method", method),
-        buffers=tuple(_whole(word) for word in read_words("buffer", buffer)),
+        buffers=read_buffers(buffer),
         views=tuple(word.lower() for word in read_words("view", view)),
         seeds=tuple(read_seeds(seeds)) if seeds is not None else (),
         values=values or "",
@@ -178,9 +178,3 @@ def sweep(
         track=track,
     )
     return reproducing.sweep(search, VIEWS if metric == "both" else (metric,), finals, out_folder, how)
-
-
-def _whole(word: str) -> int:
-    if not word.isdigit():
-        raise BadInput(f'buffer must be whole numbers as 200,500, got "{word}"')
-    return int(word)

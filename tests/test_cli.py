@@ -232,8 +232,12 @@ def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
     part = here("table", tmp_path, "--method", "er", "--scenario", "seq-digits,")
     assert "er + uniform (lr=0.01)" in part.stdout
     refused(here("table", tmp_path, "--method", "gcr"), 'unknown method here "gcr"; known: er')
+    assert "er + uniform (lr=0.01)" in here("table", tmp_path, "--buffer", "20").stdout
+    refused(here("table", tmp_path, "-k", "30"), 'unknown buffer here "30"; known: 20')
     beside = here("table", tmp_path, "--paper", "online-accuracy", "--method", "mir", "--scenario", "seq-tinyimagenet")
     assert beside.stdout.count("missing") == 3
+    one = here("table", tmp_path, "--paper", "online-accuracy", "--method", "mir", "--buffer", "500")
+    assert one.stdout.count("missing") == 3  # one for each data set
     refused(
         here("table", tmp_path, "--paper", "online-accuracy", "--method", "joint"),
         "method must be one of er, gem, ",

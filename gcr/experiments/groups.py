@@ -45,6 +45,11 @@ class Group:
     def seeds(self) -> list[int]:
         return [experiment.seed for experiment in self.experiments]
 
+    @property
+    def buffer(self) -> int | None:
+        """K; None without memory."""
+        return self.experiment.memory.buffer if self.experiment.memory else None
+
     def spread(self, view: str, metric: str) -> Spread | None:
         """``view`` is class_il or task_il, ``metric`` one of ``METRICS``. None where a run does not have it."""
         return spread([result[view].get(metric) for result in self.results])
@@ -78,11 +83,12 @@ class Runs:
         """For the foot of a table."""
         return [*self._unreadable_notes(), *self._version_notes(), *self._precision_notes(), *self._evaluation_notes()]
 
-    def only(self, scenarios: Sequence[str], methods: Sequence[str]) -> Runs:
-        """Those of some scenarios and methods; empty: of all."""
+    def only(self, scenarios: Sequence[str], methods: Sequence[str], buffers: Sequence[int]) -> Runs:
+        """Those of some scenarios, methods and buffer sizes; empty: of all."""
         for name, asked, known in (
             ("scenario", scenarios, [group.experiment.scenario for group in self.groups]),
             ("method", methods, [group.experiment.method.name for group in self.groups]),
+            ("buffer", [str(size) for size in buffers], [str(group.buffer) for group in self.groups if group.buffer]),
         ):
             for value in asked:
                 if value not in known:
@@ -92,9 +98,10 @@ class Runs:
             for group in self.groups
             if (not scenarios or group.experiment.scenario in scenarios)
             and (not methods or group.experiment.method.name in methods)
+            and (not buffers or group.buffer in buffers)
         ]
         if not groups:
-            raise BadInput("no runs match both --scenario and --method; leave one out")
+            raise BadInput("no runs match --scenario, --method and --buffer together; leave one out")
         return Runs(groups, self.unreadable)
 
     def _version_notes(self) -> list[str]:

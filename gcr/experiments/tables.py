@@ -51,7 +51,7 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
                 "scenario": made.scenario,
                 "setting": made.stream.setting,
                 "method": name,
-                "buffer": made.memory.buffer if made.memory else None,
+                "buffer": group.buffer,
             }
             for view, metric in ((v, m) for v in VIEWS for m in metrics):
                 found = group.spread(view, metric)
@@ -139,4 +139,4 @@ def _told_apart(paths: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _buffer(group: Group) -> str:
-    return str(group.experiment.memory.buffer) if group.experiment.memory else "–"
+    return str(group.buffer or "–")

@@ -187,8 +187,10 @@ def test_only_some_scenarios_and_methods(tmp_path):
     for method in ("er", "gcr"):
         put(tmp_path, method, 0, 10.0)
     runs = read_runs(tmp_path)
-    assert len(runs.only([], []).groups) == 2
-    (left,) = runs.only(["seq-digits"], ["gcr"]).groups
+    assert len(runs.only([], [], []).groups) == 2
+    (left,) = runs.only(["seq-digits"], ["gcr"], [100]).groups
     assert left.experiment.method.name == "gcr"
     with pytest.raises(BadInput, match='unknown method here "gem"; known: er, gcr'):
-        runs.only([], ["gem"])
+        runs.only([], ["gem"], [])
+    with pytest.raises(BadInput, match='unknown buffer here "99"; known: 100'):
+        runs.only([], [], [99])
