@@ -58,10 +58,11 @@ class Row:
         if self.difference is None or self.ours is None:
             return "–"
         good = self.difference <= 0 if self.cell.metric == "forgetting" else self.difference >= 0
-        if self.inside is False:
+        if self.inside is None:
+            return "undecided"
+        if not self.inside:
             return "yes, better" if good else "no"
-        enough = self.inside is not None and self.ours.n >= ENOUGH
-        return "yes" if enough or (good and self.inside) else "undecided"
+        return "yes" if good or self.ours.n >= ENOUGH else "undecided"
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from gcr.training.draws import selection_draws, selection_views
 AT_ONCE = 1000  # examples of a pass
 OF_A_CLASS = 32  # examples of a pass with pool_mode=class, as the reference code has it
 
-Part = slice | Tensor  # some rows of the pool
-Images = Callable[[Part], Tensor]  # normalised images of them
+Images = Callable[[Tensor], Tensor]  # rows of the pool -> their normalised images
 
 
 def reselect(
@@ -45,7 +44,7 @@ def reselect(
     stored = memory.read(rows)
     draws = selection_views(key, len(rows)).to(rows.device) if policy.pool_view == "weak" else None
 
-    def images(part: Part) -> Tensor:
+    def images(part: Tensor) -> Tensor:
         if draws is None:
             return scenario.views.plain(stored["image"][part])
         return scenario.views.weak(stored["image"][part], draws[part])
@@ -95,12 +94,12 @@ def choose_candidates(
     assert isinstance(policy.selector, Selector)
     train, device = scenario.train, arrived.device
 
-    def images(part: Part) -> Tensor:
+    def images(part: Tensor) -> Tensor:
         rows = arrived[part] if train.resident else arrived[part].cpu()
         return scenario.views.plain(train.pixels_of(rows).to(device))
 
-    with _mode(net, "evaluation"):
-        logits = torch.cat([net(images(part)) for part in _parts(len(arrived))])
+    with _untouched(net.eval()):
+        logits = torch.cat([net(images(part)) for part in torch.arange(len(arrived), device=device).split(AT_ONCE)])
     labels = train.labels[arrived]
     batch = Batch((), labels, logits, torch.ones_like(labels, dtype=torch.float32), scenario.task_of_class[labels])
     pool = make_pool(net, method, batch, images, policy, kept=torch.zeros_like(labels, dtype=torch.bool))
@@ -133,7 +132,7 @@ def make_pool(
     n, features, residuals = len(batch.labels), [], []
     every_row = torch.arange(n, device=batch.labels.device)
     parts = _of_a_class(batch.labels) if policy.pool_mode == "class" else [every_row[part] for part in _interleaved(n)]
-    with _mode(net, policy.pool_mode):
+    with _untouched(net):
         for rows in parts:
             net.train(policy.pool_mode != "evaluation" and len(rows) > 1)
             features.append(net.features(images(rows)).float())
@@ -158,14 +157,9 @@ def _of_a_class(labels: Tensor) -> list[Tensor]:
     return sorted(parts, key=lambda rows: len(rows) > 1)
 
 
-def _parts(n: int) -> list[slice]:
-    return [slice(start, start + AT_ONCE) for start in range(0, n, AT_ONCE)]
-
-
 @contextmanager
-def _mode(net: Network, mode: str) -> Iterator[None]:
-    """Evaluation mode, or training mode with running statistics left as they were; no gradients."""
-    net.train(mode != "evaluation")
+def _untouched(net: Network) -> Iterator[None]:
+    """Passes without gradients that leave running statistics as they were. Convolutions are not tuned for them."""
     tuned, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False  # sizes come once or twice
     try:
         with torch.no_grad(), statistics_kept(net):
