@@ -87,7 +87,7 @@ def demo(
     engine: EngineOption = "local",
     address: AddressOption = None,
 ) -> int:
-    """Five methods on real digits, three seeds each: a table and a report in less than a minute.
+    """Five methods on real digits, three seeds each: a table and a report in about a minute.
 
     Example: `gcr demo`
     """

@@ -222,8 +222,7 @@ def _with_reading(
         reading = method.reading if given.get("setting") != "online" else None
     if reading is None:
         return given
-    unused = unused_by(method) | (set() if policy in SELECTORS else {"pool_view", "pool_mode"})
-    known = [name for name in homes if name not in unused]
+    known = [name for name in homes if name not in unused_by(method)]
     return readings.settings_of_reading(reading, known, given) | given
 
 

@@ -7,7 +7,7 @@ the single settings only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gcr.settings import BadInput
@@ -22,6 +22,7 @@ READINGS: dict[str, dict[str, str]] = {
         "pool_mode": "evaluation",
         "shares": "class",
         "negative": "excluded",
+        "atoms": "plain",
     },
     "code": {
         "normalise": "weights",
@@ -29,17 +30,20 @@ READINGS: dict[str, dict[str, str]] = {
         "sampling": "split",
         "admit": "correct",
         "pool_view": "weak",
-        "pool_mode": "training",
+        "pool_mode": "class",
         "shares": "task",
         "negative": "dropped",
+        "atoms": "weighted",
     },
 }
 POINTS = READINGS["text"].keys()
 GIVES_WAY: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # where a setting is as said, these points are the text's
     ("setting", "online", ("admit",)),  # in one pass the code, too, takes every example
     ("epochs", "1", ("admit",)),
-    ("pool", "selector", ("admit", "pool_view")),  # candidates are chosen among all of a task's plain images
-    ("every", "not 0", ("shares",)),  # selection wherever tasks end is not told them
+    # candidates are chosen among all of a task's plain images, with weights, which weighted atoms would lose
+    ("pool", "selector", ("admit", "pool_view", "atoms")),
+    # selection wherever tasks end is not told them, and so often that weights would never add up
+    ("every", "not 0", ("shares", "atoms")),
     ("tolerance", "not 0", ("negative",)),  # from here on: of a matching that the code does not have
     ("replace", "not 0", ("negative",)),
     ("trim", "not 0", ("negative",)),
@@ -58,13 +62,14 @@ def check(reading: str) -> None:
         raise BadInput(f'reading must be one of {", ".join(READINGS)}, got "{reading}"')
 
 
-def settings_of_reading(reading: str, known: Iterable[str], given: Mapping[str, Any]) -> dict[str, str]:
+def settings_of_reading(reading: str, known: Collection[str], given: Mapping[str, Any]) -> dict[str, str]:
     """What a reading stands for, of the settings ``known``, where ``given`` are the others of an experiment."""
     check(reading)
     points = dict(READINGS[reading])
-    for other, how, texts in GIVES_WAY:
-        if other in given and _is(given[other], how):
-            points |= {name: READINGS["text"][name] for name in texts}
+    as_text = [name for other, how, names in GIVES_WAY if other in given and _is(given[other], how) for name in names]
+    if "atoms" not in known:  # a setting of GradApprox alone: the code has no other selector
+        as_text += ["pool_view", "pool_mode"]
+    points |= {name: READINGS["text"][name] for name in as_text}
     return {name: value for name, value in points.items() if name in known}
 
 

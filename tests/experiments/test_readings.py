@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from made_runs import put_run, square
 
+from gcr.experiments import readings
 from gcr.experiments.experiment import compose, differing, settings_of
 from gcr.experiments.groups import read_runs
 from gcr.experiments.readings import READINGS
@@ -78,9 +79,9 @@ def test_offline_gcr_is_as_the_code_has_it_and_online_neither():
 @pytest.mark.parametrize(
     ("given", "texts"),
     [
-        ({"pool": "selector"}, ("admit", "pool_view")),
+        ({"pool": "selector"}, ("admit", "pool_view", "atoms")),
         ({"epochs": "1"}, ("admit",)),
-        ({"every": "64"}, ("shares",)),
+        ({"every": "64"}, ("shares", "atoms")),
         ({"trim": 0.1}, ("negative",)),
         ({"rows": "random"}, ("negative",)),
         ({"replace": "3"}, ("negative",)),
@@ -97,7 +98,15 @@ def test_a_setting_given_at_its_usual_value_changes_nothing(nothing):
     assert gcr(pool="reservoir", rows="matched", setting="offline", epochs="10", **numbers) == gcr()
 
 
-def test_tables_say_the_reading_instead_of_eight_settings(tmp_path):
+@pytest.mark.parametrize("selector", ["herding", "bilevel", "class-balanced", "reservoir"])
+def test_what_the_code_shows_to_selection_is_for_its_own_selector(selector):
+    other = compose("seq-digits", "gcr", selector=selector)
+    assert (other.memory.pool_view, other.memory.pool_mode) == ("plain", "evaluation")
+    assert (other.memory.admit, other.method.contrast) == ("correct", "logits")
+    assert readings.nearest(other.by_name) == "code"
+
+
+def test_tables_say_the_reading_instead_of_its_settings(tmp_path):
     kinds = {
         "usual": {},
         "text": {"reading": "text", "gamma": 0.2},

@@ -7,6 +7,7 @@ import pytest
 from made_runs import SELECTION, experiment_of, put_memory, put_run, square
 
 from gcr.experiments import paper
+from gcr.experiments.experiment import compose
 from gcr.experiments.groups import read_runs
 from gcr.experiments.report import gallery, write_report
 from gcr.experiments.report.against_paper import against_paper
@@ -136,6 +137,13 @@ def test_gallery_tells_weights_classes_and_gradient_error(tmp_path):
     assert section.galleries[0].contents is None
     assert "cannot be read" in section.galleries[0].about
     assert "cannot be shown" in render(read_runs(tmp_path).groups)
+
+
+@pytest.mark.parametrize(("atoms", "said"), [("weighted", 1), ("plain", 0)])
+def test_where_new_weights_replace_the_old_the_error_is_explained(tmp_path, atoms, said):
+    made = compose("seq-digits", "gcr", overrides={"atoms": atoms})
+    put_run(tmp_path, made, square(50.0), selections=[SELECTION])
+    assert render(read_runs(tmp_path).groups).count("new weights replace those of before") == said
 
 
 @pytest.mark.parametrize("selections", [None, {}, ["text"], [{"gradient_error": "much"}], [{"gradient_error": 1.0}]])

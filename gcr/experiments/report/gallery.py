@@ -59,6 +59,7 @@ class Gallery:
     contents: Contents | None  # None: the run folder has no memory, or no bytes are left
     selections: Table | None
     notes: list[str]
+    replaces_weights: bool = False  # of before: then the weighted gradient need not match
 
     @property
     def about(self) -> str:
@@ -98,7 +99,13 @@ def galleries(shown: Sequence[Shown]) -> dict[int, Gallery]:
         selections = selection_table(one, result.get("selections"))
         if contents or selections or notes:
             found[one.facet] = Gallery(
-                one.facet, one.name, one.group.seeds[number], contents, selections, [*notes, *_remarks(result)]
+                one.facet,
+                one.name,
+                one.group.seeds[number],
+                contents,
+                selections,
+                [*notes, *_remarks(result)],
+                replaces_weights=one.group.experiment.by_name.get("atoms") == "weighted",
             )
     return found
 
