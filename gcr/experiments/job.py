@@ -16,6 +16,7 @@ import gcr
 from gcr import scenarios
 from gcr.experiments.experiment import Experiment, flat
 from gcr.experiments.run_folder import Busy, RunFolder
+from gcr.experiments.source import source
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
@@ -107,6 +108,7 @@ def _train(
         if folder.finished:  # by another command, since this one looked
             return folder.result()
         folder.begin(experiment, fresh=how.fresh)
+        computed_by = source()
 
         def each_epoch(epoch: Epoch) -> None:
             folder.add_epoch(epoch)
@@ -128,7 +130,7 @@ def _train(
         for remark in [*run.remarks, *([lacking] if lacking else [])]:
             listen(Event(number, remark=remark))
         yield from run.advance()
-        result = _result(run, job, how)
+        result = _result(run, job, how) | {"source": computed_by}
         folder.finish(result, _kept(run))
         return result
 

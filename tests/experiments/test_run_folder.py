@@ -5,6 +5,7 @@ import pytest
 from gcr.experiments.experiment import Experiment, compose
 from gcr.experiments.job import Execution, Job, run_job
 from gcr.experiments.run_folder import RunFolder
+from gcr.experiments.source import source
 from gcr.settings import BadInput
 
 
@@ -34,6 +35,7 @@ def test_files_of_a_finished_run(finished):
     }
     assert result["versions"].keys() == {"gcr", "torch", "python"}
     assert result["device"] == "cpu"
+    assert result["source"] == source()
     assert len(finished.folder.memory()["label"]) == 20
     assert sorted(p.name for p in path.iterdir()) == [
         "experiment.json",
