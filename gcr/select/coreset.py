@@ -27,7 +27,7 @@ class Pool:
     features: Tensor | None = None  # [n, f]
     residuals: Tensor | None = None  # [n, classes]
     kept: Tensor | None = None  # [n] bool: rows of the buffer as it was; the others are candidates
-    tasks: Tensor | None = None  # [n] int64: the task of each example
+    tasks: Tensor | None = None  # [n] int64: the task of each example, or the stream that it came in
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -45,7 +45,8 @@ class GradApprox(Settings):
     tolerance: float = setting(0.0, "stop a class when its objective falls to this (epsilon in the paper)", low=0.0)
     shares: str = setting(
         "class",
-        "equal shares of the buffer for classes (paper), or for tasks, by the pool's numbers inside (reference code)",
+        "equal shares of the buffer for classes (paper), or for tasks, online for streams, each chosen alone, by the"
+        " pool's numbers inside (reference code)",
         choices=("class", "task"),
     )
     negative: str = setting(
@@ -81,10 +82,13 @@ class GradApprox(Settings):
         if self.atoms == "weighted":
             residuals, weights = residuals * weights.unsqueeze(1), torch.ones_like(weights)
         gradients = LastLayerGradients(pool.features, residuals)
-        classes = rows_by_class(pool.labels)
+        labels, tasks = pool.labels, pool.tasks if self.shares == "task" else None
+        if tasks is not None:  # a class that came in two streams is two
+            labels = torch.stack([tasks, labels]).unique(dim=1, return_inverse=True)[1]
+        classes = rows_by_class(labels)
         budgets = class_budgets([len(rows) for rows in classes], budget)
-        if self.shares == "task" and pool.tasks is not None:
-            budgets = task_budgets(pool.labels, pool.tasks, budget)
+        if tasks is not None:
+            budgets = task_budgets(labels, tasks, budget)
         barred = longest(gradients, classes, self.trim, budgets) if self.trim else None
         if self.rows == "random":
             barred = not_drawn(draws if barred is None else draws + barred, classes, budgets)
@@ -92,7 +96,7 @@ class GradApprox(Settings):
             chosen = match_dropping(gradients, classes, budgets, weights, self.ridge, draws)
         else:
             chosen = match(
-                gradients, pool.labels, weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets
+                gradients, labels, weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets
             )
         return chosen if self.weights == "fitted" else replace(chosen, weights=torch.ones_like(chosen.weights))
 

@@ -82,7 +82,10 @@ def train_step(
     state.diverged_at.copy_(torch.where(first_bad, state.step, state.diverged_at))
     state.step += 1
     if offers and policy is not None and state.memory is not None:
-        offered = {"image": images, "label": labels, "logits": logits, "task": scenario.task_of_class[labels]}
+        task = scenario.task_of_class[labels]
+        if policy.selects and not policy.every:  # the task it is, or the stream, wherever that ends
+            task = state.memory.updates.expand_as(labels)
+        offered = {"image": images, "label": labels, "logits": logits, "task": task}
         if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay
             right = right | (state.memory.kept + state.memory.pooled == 0)
         admitted = right if policy.admit == "correct" else None

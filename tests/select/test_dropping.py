@@ -97,6 +97,19 @@ def test_shares_may_go_by_task():
     assert counts == [[4, 4, 4], [3, 3, 6]]
 
 
+@pytest.mark.parametrize("negative", ["excluded", "dropped"])
+def test_shares_by_task_choose_each_task_alone_though_they_have_a_class_in_common(negative):
+    pool, draws = replace(some_pool(), tasks=torch.arange(40) // 20), torch.rand(40)
+    select = GradApprox(negative=negative, shares="task")
+    both = select(pool, 14, draws)
+    for rows in torch.arange(40).split(20):
+        part = Pool(*(column[rows] for column in (pool.labels, pool.weights, pool.features, pool.residuals)))
+        alone = select(replace(part, tasks=pool.tasks[rows]), 7, draws[rows])
+        inside = (both.rows >= rows[0]) & (both.rows <= rows[-1])
+        assert torch.equal(both.rows[inside], rows[alone.rows])
+        torch.testing.assert_close(both.weights[inside], alone.weights)
+
+
 def test_options_that_change_how_rows_are_found_are_not_for_it():
     with pytest.raises(BadInput, match="negative=dropped is the reference code's matching, which has no trim"):
         compose("seq-digits", "gcr", overrides={"negative": "dropped", "trim": 0.1})

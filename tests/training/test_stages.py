@@ -74,6 +74,13 @@ def test_an_online_run_passes_once_and_selects_after_each_stream():
     assert outcome.steps == 3 + 3 + 3 + 2
 
 
+def test_shares_by_task_are_for_streams_where_tasks_end_elsewhere():
+    scenario = replace(make_scenario(), stream_length=20)
+    policy = Policy(buffer=12, selector=GradApprox(shares="task"))
+    memory = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0).state.memory
+    assert memory.columns["task"][:12].bincount().tolist() == [3, 3, 3, 3]  # of the four streams, not of three tasks
+
+
 def test_order_of_a_stream_is_kept():
     """No further shuffling: with batches as long as streams, memory of the last batch is the last stream's."""
     scenario = replace(make_scenario(), stream_length=24)
