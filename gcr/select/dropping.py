@@ -4,7 +4,8 @@ As in ``omp.py`` the row of largest correlation enters, but its weights are thos
 support; while one is negative, the most negative row leaves and the rest is solved again. It ends when the best row is
 in the support already, or after twice as many rounds as rows are asked for, where rows come and go (the released code
 has no such end, but one more: where the row that has just entered is the one to leave; and its first row enters
-without the ridge). What a class then lacks is drawn at random, with weight 1. The paper asks for weights >= 0 instead, which ``omp.py`` finds.
+without the ridge). What a class then lacks is drawn at random, with weight 1. The paper asks for weights >= 0
+instead, which ``omp.py`` finds.
 """
 
 from __future__ import annotations
