@@ -6,7 +6,7 @@ It is found again, wherever the package was installed, by ``git rev-parse COMMIT
 from __future__ import annotations
 
 import hashlib
-import os
+import stat
 from functools import cache
 from pathlib import Path
 
@@ -25,9 +25,10 @@ def git_tree(folder: Path) -> bytes:
         if path.name.startswith((".", "__pycache__")):
             continue
         if path.is_dir():
-            entries.append((f"{path.name}/", b"40000", path, git_tree(path)))
+            if (inside := git_tree(path)) != NOTHING:
+                entries.append((f"{path.name}/", b"40000", path, inside))
         else:
-            mode = b"100755" if os.access(path, os.X_OK) else b"100644"
+            mode = b"100755" if path.stat().st_mode & stat.S_IXUSR else b"100644"
             entries.append((path.name, mode, path, _hash(b"blob", path.read_bytes())))
     entries.sort(key=lambda entry: entry[0])
     return _hash(b"tree", b"".join(b"%s %s\0%s" % (m, p.name.encode(), content) for _, m, p, content in entries))
@@ -35,3 +36,6 @@ def git_tree(folder: Path) -> bytes:
 
 def _hash(kind: bytes, content: bytes) -> bytes:
     return hashlib.sha1(b"%s %d\0" % (kind, len(content)) + content, usedforsecurity=False).digest()
+
+
+NOTHING = _hash(b"tree", b"")  # git knows no empty folders

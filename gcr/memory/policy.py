@@ -81,6 +81,8 @@ class Policy(Settings):
             kind = "a reservoir" if isinstance(self.selector, Reservoir) else self.selector.name
             if given := self.changed("candidates", "every", "pool", "pool_view", "pool_mode", "kept_weights"):
                 raise BadInput(f"{given} needs a selector, but memory is {kind}; leave it out, or name a selector")
+        if self.every and getattr(self.selector, "shares", "class") == "task":
+            raise BadInput("every selects wherever tasks end and is not told them; leave out shares=task, or every")
         if self.pool == "selector" and (given := self.changed("every", "admit", "pool_view")):
             raise BadInput(f"pool=selector chooses among all plain images of a task or stream; leave out {given}")
 

@@ -98,7 +98,17 @@ class GradApprox(Settings):
             chosen = match(
                 gradients, labels, weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets
             )
-        return chosen if self.weights == "fitted" else replace(chosen, weights=torch.ones_like(chosen.weights))
+        if self.weights == "unit":
+            return replace(chosen, weights=torch.ones_like(chosen.weights))
+        return chosen if self.atoms == "plain" else with_weights_of_whole_classes(chosen, pool, classes, budgets)
+
+
+def with_weights_of_whole_classes(chosen: Coreset, pool: Pool, classes: list[Tensor], budgets: list[int]) -> Coreset:
+    """Where a class is wholly kept there is nothing to fit, and its weights stay."""
+    whole = torch.zeros_like(pool.weights, dtype=torch.bool)
+    for rows, share in zip(classes, budgets, strict=True):
+        whole[rows] = share == len(rows)
+    return replace(chosen, weights=torch.where(whole[chosen.rows], pool.weights[chosen.rows], chosen.weights))
 
 
 def longest(gradients: LastLayerGradients, classes: list[Tensor], trim: float, budgets: list[int]) -> Tensor:

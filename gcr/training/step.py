@@ -83,7 +83,7 @@ def train_step(
     state.step += 1
     if offers and policy is not None and state.memory is not None:
         task = scenario.task_of_class[labels]
-        if policy.selects and not policy.every:  # the task it is, or the stream, wherever that ends
+        if policy.selects and not policy.every:  # selections tell tasks apart or, where streams end elsewhere, streams
             task = state.memory.updates.expand_as(labels)
         offered = {"image": images, "label": labels, "logits": logits, "task": task}
         if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay

@@ -101,7 +101,8 @@ def choose_candidates(
     with _untouched(net.eval()):
         logits = torch.cat([net(images(part)) for part in torch.arange(len(arrived), device=device).split(AT_ONCE)])
     labels = train.labels[arrived]
-    batch = Batch((), labels, logits, torch.ones_like(labels, dtype=torch.float32), scenario.task_of_class[labels])
+    ones = torch.ones_like(labels, dtype=torch.float32)
+    batch = Batch((), labels, logits, ones, memory.updates.expand_as(labels))
     pool = make_pool(net, method, batch, images, policy, kept=torch.zeros_like(labels, dtype=torch.bool))
     draws = selection_draws((*key, 1), len(arrived)).to(device)
     coreset = policy.selector(pool, min(policy.pool_size, len(arrived)), draws)

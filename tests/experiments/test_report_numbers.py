@@ -139,9 +139,9 @@ def test_gallery_tells_weights_classes_and_gradient_error(tmp_path):
     assert "cannot be shown" in render(read_runs(tmp_path).groups)
 
 
-@pytest.mark.parametrize(("atoms", "said"), [("weighted", 1), ("plain", 0)])
-def test_where_new_weights_replace_the_old_the_error_is_explained(tmp_path, atoms, said):
-    made = compose("seq-digits", "gcr", overrides={"atoms": atoms})
+@pytest.mark.parametrize(("given", "said"), [({}, 1), ({"atoms": "plain"}, 0), ({"weights": "unit"}, 0)])
+def test_where_new_weights_replace_the_old_the_error_is_explained(tmp_path, given, said):
+    made = compose("seq-digits", "gcr", overrides=given)
     put_run(tmp_path, made, square(50.0), selections=[SELECTION])
     assert render(read_runs(tmp_path).groups).count("new weights replace those of before") == said
 

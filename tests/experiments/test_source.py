@@ -26,6 +26,7 @@ def test_it_is_gits_own_name_of_the_folder(tmp_path):
     tree = git("write-tree")
     (tmp_path / "b" / "__pycache__").mkdir()
     (tmp_path / "b" / "__pycache__" / "c.pyc").write_bytes(b"1")
+    (tmp_path / "gone" / "__pycache__").mkdir(parents=True)  # of a package that was removed
     assert git_tree(tmp_path).hex() == tree
     (tmp_path / "b" / "c.py").write_text("#")
     assert git_tree(tmp_path).hex() != tree

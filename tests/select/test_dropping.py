@@ -98,6 +98,15 @@ def test_shares_may_go_by_task():
 
 
 @pytest.mark.parametrize("negative", ["excluded", "dropped"])
+def test_weighted_atoms_leave_the_weights_of_a_class_that_is_wholly_kept(negative):
+    pool = some_pool()
+    rare = torch.where(torch.arange(40) < 2, 7, 0)  # rows 0 and 1 are a class, with a share of 10
+    chosen = GradApprox(negative=negative, atoms="weighted")(replace(pool, labels=rare), 20, torch.rand(40))
+    assert chosen.rows[:2].tolist() == [0, 1]
+    assert torch.equal(chosen.weights[:2], pool.weights[:2])
+
+
+@pytest.mark.parametrize("negative", ["excluded", "dropped"])
 def test_shares_by_task_choose_each_task_alone_though_they_have_a_class_in_common(negative):
     pool, draws = replace(some_pool(), tasks=torch.arange(40) // 20), torch.rand(40)
     select = GradApprox(negative=negative, shares="task")

@@ -74,9 +74,10 @@ def test_an_online_run_passes_once_and_selects_after_each_stream():
     assert outcome.steps == 3 + 3 + 3 + 2
 
 
-def test_shares_by_task_are_for_streams_where_tasks_end_elsewhere():
+@pytest.mark.parametrize("pool", ["reservoir", "selector"])
+def test_shares_by_task_are_for_streams_where_tasks_end_elsewhere(pool):
     scenario = replace(make_scenario(), stream_length=20)
-    policy = Policy(buffer=12, selector=GradApprox(shares="task"))
+    policy = Policy(buffer=12, selector=GradApprox(shares="task"), pool=pool)
     memory = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0).state.memory
     assert memory.columns["task"][:12].bincount().tolist() == [3, 3, 3, 3]  # of the four streams, not of three tasks
 
@@ -97,6 +98,8 @@ def test_every_n_examples_wherever_tasks_end(scenario):
     assert int(outcome.state.memory.updates) == 2 * 72 // 16
     with pytest.raises(BadInput, match="leave out every"):
         Policy(buffer=12, selector=GradApprox(), every=16, pool="selector")
+    with pytest.raises(BadInput, match="leave out shares=task, or every"):
+        Policy(buffer=12, selector=GradApprox(shares="task"), every=16)
     with pytest.raises(BadInput, match="every needs a selector"):
         Policy(buffer=12, every=16)
 

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from gcr import scenarios
+from gcr.experiments.experiment import Experiment
 from gcr.experiments.report.cells import MISSING, Cell, Row, Shown, Table, number_cell
 from gcr.experiments.run_folder import RunFolder
 from gcr.settings import BadInput
@@ -105,9 +106,14 @@ def galleries(shown: Sequence[Shown]) -> dict[int, Gallery]:
                 contents,
                 selections,
                 [*notes, *_remarks(result)],
-                replaces_weights=one.group.experiment.by_name.get("atoms") == "weighted",
+                replaces_weights=_replaces_weights(one.group.experiment),
             )
     return found
+
+
+def _replaces_weights(experiment: Experiment) -> bool:
+    settings = experiment.by_name
+    return settings.get("atoms") == "weighted" and settings.get("weights") == "fitted"
 
 
 def read_contents(folder: RunFolder, scenario: str, n_bytes: int) -> Contents:
