@@ -44,10 +44,10 @@ GIVES_WAY: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # where a setting i
     ("pool", "selector", ("admit", "pool_view", "atoms")),
     # selection wherever tasks end is not told them, and so often that weights would never add up
     ("every", "not 0", ("shares", "atoms")),
-    ("tolerance", "not 0", ("negative",)),  # from here on: of a matching that the code does not have
-    ("replace", "not 0", ("negative",)),
-    ("trim", "not 0", ("negative",)),
-    ("rows", "random", ("negative",)),
+    ("tolerance", "not 0", ("negative", "atoms")),  # from here on: of a matching that the code does not have
+    ("replace", "not 0", ("negative", "atoms")),
+    ("trim", "not 0", ("negative", "atoms")),
+    ("rows", "random", ("negative", "atoms")),
 )
 HELP = "all open points of the GCR paper at once, as its text or its released code has them: text or code"
 

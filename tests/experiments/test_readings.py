@@ -82,10 +82,10 @@ def test_offline_gcr_is_as_the_code_has_it_and_online_neither():
         ({"pool": "selector"}, ("admit", "pool_view", "atoms")),
         ({"epochs": "1"}, ("admit",)),
         ({"every": "64"}, ("shares", "atoms")),
-        ({"trim": 0.1}, ("negative",)),
-        ({"rows": "random"}, ("negative",)),
-        ({"replace": "3"}, ("negative",)),
-        ({"tolerance": 0.1}, ("negative",)),
+        ({"trim": 0.1}, ("negative", "atoms")),
+        ({"rows": "random"}, ("negative", "atoms")),
+        ({"replace": "3"}, ("negative", "atoms")),
+        ({"tolerance": 0.1}, ("negative", "atoms")),
     ],
 )
 def test_what_the_code_does_not_have_takes_the_texts_points(given, texts):
