@@ -33,9 +33,7 @@ class Batch:
     labels: Tensor  # [b]
     logits: Tensor  # [b, classes]: what the network said when the example was stored
     weights: Tensor  # [b]
-    tasks: Tensor | None = (
-        None  # [b]: of replayed examples; streams, where selections follow these
-    )
+    tasks: Tensor | None = None  # [b]: of replayed examples; streams, where selections follow these
 
     @property
     def images(self) -> Tensor:
