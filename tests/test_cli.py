@@ -68,8 +68,9 @@ def test_demo_prints_table_and_report(demo):
     assert (folder / "report.html").exists()
 
 
-def test_demo_takes_less_than_a_minute(demo):
-    assert demo[2] <= 60
+def test_demo_takes_about_a_minute(demo):
+    """50 seconds on two idle cores of 2.5 GHz; CI may have slower ones, or not for itself."""
+    assert demo[2] <= 90
 
 
 def test_demo_shows_what_replay_is_for(demo):
