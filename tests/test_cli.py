@@ -4,9 +4,9 @@ import json
 import os
 import pty
 import re
+import resource
 import subprocess
 import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -44,10 +44,16 @@ def refused(done, *parts):
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
-    started = time.perf_counter()
+    started = processor_seconds()
     done = gcr("demo", "--out", out / "runs", timeout=300)
     assert done.returncode == 0, done.stderr
-    return out / "runs", done.stdout, time.perf_counter() - started
+    return out / "runs", done.stdout, processor_seconds() - started
+
+
+def processor_seconds():
+    """Of all processes that were started from here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def accuracies(folder, method):
@@ -69,8 +75,8 @@ def test_demo_prints_table_and_report(demo):
 
 
 def test_demo_takes_about_a_minute(demo):
-    """50 seconds on two idle cores of 2.5 GHz; CI may have slower ones, or not for itself."""
-    assert demo[2] <= 90
+    """Of two cores, by processor time, so that it does not matter what else they do: 110 seconds at 2.5 GHz."""
+    assert demo[2] <= 180
 
 
 def test_demo_shows_what_replay_is_for(demo):

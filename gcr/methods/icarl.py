@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gcr.augment import Views
     from gcr.memory import Memory
 
+TINY = 1e-12  # for the mean of a class without exemplars, which is never looked at
 TEACHER = "teacher."  # in extras: the parameters and statistics of the network at the end of the previous task
 
 
@@ -52,6 +53,9 @@ class Icarl(Method):
         "weighted",
         "exemplars count in their class's mean by the selector's weights, or all alike",
         choices=("weighted", "equal"),
+    )
+    lengths: str = setting(
+        "unit", "features and means are compared at length 1 (paper), or as they are", choices=("unit", "own")
     )
 
     @property
@@ -113,22 +117,27 @@ class Icarl(Method):
         stored = memory.read(memory.filled_rows())
         weights = stored["weight"] if self.means == "weighted" else torch.ones_like(stored["weight"])
         totals = torch.zeros_like(extras["means"], dtype=torch.float64)
+        shares = totals.new_zeros(len(totals), 1)
         net.eval()
         for start in range(0, len(weights), 1000):
             part = slice(start, start + 1000)
-            features = F.normalize(net.features(views.plain(stored["image"][part])).float(), dim=1)
+            features = self._compared(net.features(views.plain(stored["image"][part])).float())
             members = weights[part, None] * F.one_hot(stored["label"][part], len(totals))
             totals += members.T.double() @ features.double()
-        extras["means"].copy_(F.normalize(totals, dim=1))
+            shares += members.sum(0).double().unsqueeze(1)
+        extras["means"].copy_(F.normalize(totals, dim=1) if self.lengths == "unit" else totals / shares.clamp_min(TINY))
         extras["has_mean"].zero_().index_fill_(0, stored["label"], True)
 
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
         """Minus the distance to every class's mean; -inf where a class has no exemplar."""
         if not bool(extras["has_mean"].any()):
             raise BadInput("iCaRL predicts by exemplars, and there are none yet; call end_stage after the first task")
-        features = F.normalize(net.features(images).float(), dim=1)
+        features = self._compared(net.features(images).float())
         distances = torch.cdist(features, extras["means"], compute_mode="donot_use_mm_for_euclid_dist")
         return (-distances).masked_fill(~extras["has_mean"], -torch.inf)
+
+    def _compared(self, features: Tensor) -> Tensor:
+        return F.normalize(features, dim=1) if self.lengths == "unit" else features
 
     def _values(self, logits: Tensor, goals: Tensor) -> Tensor:
         by_class = F.binary_cross_entropy_with_logits(logits, goals, reduction="none")

@@ -18,14 +18,21 @@ from gcr.training.update import reselect
 
 
 @pytest.mark.parametrize(
-    ("model", "over_classes", "weighted"), [("mlp", "sum", False), ("mlp", "mean", True), ("convnet", "sum", True)]
+    ("model", "changed", "weighted"),
+    [
+        ("mlp", {}, False),
+        ("mlp", {"over_classes": "mean"}, True),
+        ("mlp", {"lengths": "own"}, True),
+        ("convnet", {}, True),
+    ],
 )
-def test_two_tasks_equal_the_algorithms_of_the_paper(model, over_classes, weighted):
+def test_two_tasks_equal_the_algorithms_of_the_paper(model, changed, weighted):
     scenario = make_scenario(n_per_class=20)
-    method = Icarl(weight_decay=0.01, over_classes=over_classes)
+    settings = {"over_classes": "sum", "lengths": "unit"} | changed
+    method = Icarl(weight_decay=0.01, **settings)
     policy = Policy(buffer=12, selector=Herding(), replay_batch=6)
     state = fresh(scenario, model, method, policy)
-    plain = PlainIcarl(state.net, scenario, decay=0.01, over_classes=over_classes, lr=0.05, capacity=12, replay_size=6)
+    plain = PlainIcarl(state.net, scenario, decay=0.01, **settings, lr=0.05, capacity=12, replay_size=6)
 
     def check():
         same_network(state.net, plain.net)

@@ -9,9 +9,9 @@ from reference.plain_parts import PlainReplay
 
 
 class PlainIcarl(PlainReplay):
-    def __init__(self, net, scenario, *, decay, over_classes, **rest):
+    def __init__(self, net, scenario, *, decay, over_classes, lengths="unit", **rest):
         super().__init__(net, scenario, **rest)
-        self.decay, self.over_classes = decay, over_classes
+        self.decay, self.over_classes, self.lengths = decay, over_classes, lengths
         self.teacher, self.known, self.met = None, set(), set()
         self.means = {}
 
@@ -49,7 +49,7 @@ class PlainIcarl(PlainReplay):
     @torch.no_grad()
     def feature(self, image):
         features = self.net.features(self.scenario.views.plain(image[None]))[0]
-        return features / features.norm()
+        return features / features.norm() if self.lengths == "unit" else features
 
     def herd(self):
         """Algorithms 4 and 5: lists of exemplars, of which earlier classes keep the beginning."""
@@ -88,7 +88,8 @@ class PlainIcarl(PlainReplay):
         self.means = {}
         for c in sorted({e[1] for e in self.kept}):
             mean = sum(e[3] * self.feature(e[0]) for e in self.kept if e[1] == c)
-            self.means[c] = mean / mean.norm()
+            weight = sum(e[3] for e in self.kept if e[1] == c)
+            self.means[c] = mean / (mean.norm() if self.lengths == "unit" else weight)
 
     def distance(self, image, c):
         return float((self.feature(image) - self.means[c]).norm())
