@@ -26,7 +26,7 @@ def gcr(*arguments, cwd=ROOT, timeout=120):
 
 
 def here(*arguments):
-    """In this process, for commands that train nothing: a new one takes seconds to import torch."""
+    """In this process: a new one takes seconds to import torch, as do the workers that train several runs."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         code = run_cli([str(argument) for argument in arguments])
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
@@ -98,7 +98,7 @@ def test_demo_again_keeps_what_is_there(demo):
 
 
 def test_table_of_the_demo(demo):
-    done = gcr("table", demo[0])
+    done = here("table", demo[0])
     assert done.returncode == 0
     assert f"{mean(accuracies(demo[0], 'gcr')):.2f} ±" in done.stdout
 
@@ -124,7 +124,7 @@ def test_run_as_in_the_help(tmp_path):
 
 
 def test_gcr_selection_under_ers_loss(tmp_path):
-    done = gcr("run", "seq-digits", "--method", "er", "--selector", "grad-approx", *QUICK, "--out", tmp_path)
+    done = here("run", "seq-digits", "--method", "er", "--selector", "grad-approx", *QUICK, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "er + grad-approx" in done.stdout
     assert (tmp_path / "seq-digits-er-grad-approx-k100/seed-0/result.json").exists()
@@ -132,7 +132,7 @@ def test_gcr_selection_under_ers_loss(tmp_path):
 
 def test_a_failed_run_is_exit_code_1(tmp_path):
     """A network that overflows: the run fails when its result is no number."""
-    done = gcr("run", "seq-digits", "--method", "er", *QUICK, "--set", "lr=1e30", "--out", tmp_path)
+    done = here("run", "seq-digits", "--method", "er", *QUICK, "--set", "lr=1e30", "--out", tmp_path)
     assert done.returncode == 1
     assert "failed: seq-digits-er-k100 seed 0" in done.stderr
     assert "Traceback" not in done.stderr
@@ -216,7 +216,7 @@ def test_bad_input_to_run(arguments, parts, tmp_path):
 
 
 def test_a_varied_reading_is_told_and_so_is_what_was_set(tmp_path):
-    command = ["run", "seq-digits", "--epochs", "1", "--model", "mlp", "-k", "20", "--out", tmp_path]
+    command = ["run", "seq-digits", *QUICK, "-k", "20", "--processes", "1", "--out", tmp_path]
     done = here(*command, "--vary", "reading=text,code", "--set", "lr=0.03")
     assert "gcr (reading=text)" in done.stdout
     assert "gcr (reading=code)" in done.stdout
@@ -224,7 +224,7 @@ def test_a_varied_reading_is_told_and_so_is_what_was_set(tmp_path):
 
 
 def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
-    command = ["run", "seq-digits", "--method", "er", "--epochs", "1", "--model", "mlp", "--out", tmp_path]
+    command = ["run", "seq-digits", "--method", "er", *QUICK, "--processes", "1", "--out", tmp_path]
     done = here(*command, "--vary", "selector=reservoir,uniform", "--vary", "lr=0.010, 0.1", "--vary", "buffer=20")
     assert done.returncode == 0
     assert sorted(folder.name for folder in tmp_path.iterdir()) == [
@@ -257,7 +257,7 @@ def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
 
 def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
     command = ["run", "seq-digits", "--method", "er", "--epochs", "1", "--model", "mlp", "--seeds", "0,1"]
-    assert here(*command, "--vary", "lr=0.01,0.1", "--out", tmp_path).returncode == 0
+    assert here(*command, "--vary", "lr=0.01,0.1", "--processes", "1", "--out", tmp_path).returncode == 0
     folders = [tmp_path / f"seq-digits-er-k100-lr{lr}" for lr in (0.1, 0.01)]
     done = here("compare", *folders, "--metrics", "accuracy", "--format", "csv")
     assert done.stdout.startswith("view,metric,first,second,difference,sem,n,p,effect\nclass-il,accuracy,")
@@ -268,7 +268,7 @@ def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
 
 
 def test_unknown_scenario(tmp_path):
-    refused(gcr("run", "seq-digit", "--out", tmp_path), 'did you mean "seq-digits"')
+    refused(here("run", "seq-digit", "--out", tmp_path), 'did you mean "seq-digits"')
 
 
 def test_unknown_command():
@@ -283,16 +283,16 @@ def test_unwritable_folder(tmp_path):
 
 def test_another_experiment_in_the_folder(tmp_path):
     arguments = ["run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path]
-    assert gcr(*arguments).returncode == 0
+    assert here(*arguments).returncode == 0
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    refused(gcr(*arguments, "--set", "lr=0.5"), "training.lr is 0.1 there, 0.5 here", "--name")
+    refused(here(*arguments, "--set", "lr=0.5"), "training.lr is 0.1 there, 0.5 here", "--name")
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 def test_a_refusal_leaves_no_folders(tmp_path):
     arguments = ["run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path]
-    assert gcr(*arguments).returncode == 0
-    refused(gcr(*arguments, "--seeds", "1,0", "--set", "lr=0.5"), "training.lr")
+    assert here(*arguments).returncode == 0
+    refused(here(*arguments, "--seeds", "1,0", "--set", "lr=0.5"), "training.lr")
     assert not (tmp_path / "seq-digits-er-k100/seed-1").exists()
 
 
@@ -300,8 +300,8 @@ def test_a_broken_result_beside_it_does_not_spoil_a_run(tmp_path):
     (tmp_path / "broken/seed-0").mkdir(parents=True)
     for name in ("experiment.json", "result.json"):
         (tmp_path / "broken/seed-0" / name).write_text("{}")
-    assert gcr("run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path).returncode == 0
-    done = gcr("table", tmp_path)
+    assert here("run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path).returncode == 0
+    done = here("table", tmp_path)
     assert done.returncode == 0
     assert "broken/seed-0 cannot be read" in done.stderr
     assert "1 result that cannot be read is left out: broken/seed-0" in done.stdout
@@ -378,9 +378,9 @@ def test_progress_on_a_terminal(tmp_path):
 
 
 def test_several_methods_online_in_one_table(tmp_path):
-    done = gcr(
+    done = here(
         *("run", "seq-digits", "--method", "finetune,er,gcr", "--setting", "online", "--stream", "700"),
-        *("--model", "mlp", "--buffer", "50", "--out", tmp_path),
+        *("--model", "mlp", "--buffer", "50", "--processes", "1", "--out", tmp_path),
     )
     assert done.returncode == 0, done.stderr
     assert "seq-digits, online" in done.stdout
@@ -389,9 +389,9 @@ def test_several_methods_online_in_one_table(tmp_path):
         "seq-digits-online-finetune",
         "seq-digits-online-gcr-k50",
     ]
-    told = gcr("table", tmp_path, "--metrics", "anytime,learning")
+    told = here("table", tmp_path, "--metrics", "anytime,learning")
     assert "class-IL any-time accuracy" in " ".join(told.stdout.split())
-    refused(gcr("table", tmp_path, "--metrics", "speed"), 'unknown metric "speed"')
+    refused(here("table", tmp_path, "--metrics", "speed"), 'unknown metric "speed"')
 
 
 def test_settings_that_do_not_go_together(tmp_path):
