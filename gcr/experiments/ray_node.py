@@ -113,22 +113,29 @@ class Pack:
         """What happens within a pulse, or until a job ends: nobody waits for a result that is there."""
         parcel = Parcel()
         deadline = time.monotonic() + PULSE_SECONDS
-        while not parcel.files:
-            try:
-                event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
-            except Empty:
-                break
-            if event is None:
-                self.done = True
-                break
-            if event.ends_job:
-                self.ended.add(event.job)
-                self._add_files(parcel, event.job, finished=event.accuracy is not None)
-            parcel.events.append(self._for_home(event))
+        while not parcel.files and self._add_event(parcel, max(0.0, deadline - time.monotonic())):
+            pass
         for number in range(len(self.jobs)):
             if number not in self.ended and time.monotonic() - self.sent_at[number] >= self.task.send_seconds:
                 self._add_files(parcel, number, finished=False)
+        while self._add_event(parcel, 0.0):  # of epochs that ended meanwhile: no checkpoint comes home before they do
+            pass
         return parcel
+
+    def _add_event(self, parcel: Parcel, seconds: float) -> bool:
+        """The next event, if there is one in time and it is not that all jobs have ended."""
+        try:
+            event = self.events.get(timeout=seconds)
+        except Empty:
+            return False
+        if event is None:
+            self.done = True
+            return False
+        if event.ends_job:
+            self.ended.add(event.job)
+            self._add_files(parcel, event.job, finished=event.accuracy is not None)
+        parcel.events.append(self._for_home(event))
+        return True
 
     def _add_files(self, parcel: Parcel, number: int, finished: bool) -> None:
         self.sent_at[number] = time.monotonic()

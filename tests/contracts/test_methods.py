@@ -1,6 +1,7 @@
 """What holds for every method, under every policy that can serve it."""
 
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -25,9 +26,15 @@ def run(method, policy, sampling="coin", seed=0):
     return train(make_scenario(), "convnet", method(), memory, training, seed)
 
 
+@cache
+def once(method, policy):
+    """The same run for all tests that only look at it."""
+    return run(method, policy)
+
+
 @every_pair
 def test_tiny_run(method, policy):
-    outcome = run(method, policy)
+    outcome = once(method, policy)
     assert all(torch.isfinite(p).all() for p in outcome.state.net.parameters())
     assert 0 <= outcome.class_il["accuracy"] <= outcome.task_il["accuracy"] <= 100
     if method().replays:
@@ -41,7 +48,7 @@ def test_tiny_run_with_the_other_sampling(method, policy):
 
 @core_pairs
 def test_the_same_experiment_gives_the_same_bits(method, policy):
-    first, second, other = run(method, policy), run(method, policy), run(method, policy, seed=1)
+    first, second, other = once(method, policy), run(method, policy), run(method, policy, seed=1)
     assert first.class_il == second.class_il
     for a, b in zip(first.state.net.state_dict().values(), second.state.net.state_dict().values(), strict=True):
         assert torch.equal(a, b)
@@ -55,7 +62,7 @@ def test_the_same_experiment_gives_the_same_bits(method, policy):
 @core_pairs
 @pytest.mark.parametrize("stop_after", [3, 11])  # within the first stage's epochs, and in the middle of the second's
 def test_a_resumed_run_ends_with_the_same_bits(method, policy, stop_after, tmp_path):
-    whole = run(method, policy)
+    whole = once(method, policy)
 
     def part(stop):
         memory = Policy(buffer=12, selector=policy(), replay_batch=8)

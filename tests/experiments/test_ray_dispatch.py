@@ -1,6 +1,7 @@
 """The Ray engine's decisions, with a stand-in for Ray that trains in this process and fails when told to."""
 
 import pickle
+import time
 from contextlib import ExitStack
 
 import experiments.ray_nodes  # noqa: F401
@@ -78,6 +79,13 @@ def trained(task, **changes):
 
 def test_a_lost_task_goes_on_from_the_checkpoint_at_home(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_node, "PULSE_SECONDS", 0.02)
+    read = RunFolder.contents
+
+    def read_late(folder, finished):
+        time.sleep(0.1)  # epochs end meanwhile: the checkpoint is newer than what the parcel has told so far
+        return read(folder, finished)
+
+    monkeypatch.setattr(RunFolder, "contents", read_late)
 
     def behave(task, attempt):
         parcels = trained(task, send_seconds=0.0)
