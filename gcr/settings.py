@@ -42,7 +42,7 @@ def setting(
 def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
     """The error for a name that does not exist: what exists, and the nearest one."""
     names = sorted(known)
-    near = [] if name.isdigit() else difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = [] if name.isdigit() else difflib.get_close_matches(name, names, n=1)
     hint = f' (did you mean "{near[0]}"?)' if near else ""
     return BadInput(f'unknown {kind} "{name}"{hint}; known: {", ".join(names)}')
 
