@@ -10,11 +10,18 @@ instead, which ``omp.py`` finds.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Self
+
 import torch
 from torch import Tensor
 
 from gcr.select.coreset import Coreset
 from gcr.select.gradients import LastLayerGradients
+from gcr.select.match import batches, padded
+from gcr.select.nnls import only
+from gcr.select.omp import Pursuit
+from gcr.select.problems import Problems
 
 
 def match_dropping(
@@ -25,53 +32,61 @@ def match_dropping(
     ridge: float,
     draws: Tensor,
 ) -> Coreset:
-    """One class after the other, ``classes`` being their rows. The pool's ``weights`` scale the target only; ``draws``
-    [n] fill up."""
-    found: list[tuple[Tensor, Tensor]] = []
+    """Every class by itself, ``classes`` being their rows; one that is wholly kept keeps its weights. The pool's
+    ``weights`` scale the target only; ``draws`` [n] fill up."""
+    groups = list(zip(classes, budgets, strict=True))
+    found = [(rows, weights[rows].double()) for rows, share in groups if share == len(rows)]
     topped_up = 0
-    for rows, share in zip(classes, budgets, strict=True):
-        if share == len(rows):
-            found.append((rows, weights[rows].double()))
-            continue
-        left, right = gradients.left(rows), gradients.right(rows)
-        support, fitted = pursue((left @ left.T) * (right @ right.T), weights[rows].double(), share, ridge)
-        free = torch.ones(len(rows), dtype=torch.bool, device=rows.device).index_fill_(0, support, False)
-        others = rows[free]
-        others = others[draws[others].argsort(stable=True)[: share - len(support)]]
-        topped_up += len(others)
-        found.append((torch.cat([rows[support], others]), torch.cat([fitted, fitted.new_ones(len(others))])))
+    for batch in batches([(rows, share) for rows, share in groups if 0 < share < len(rows)], gradients):
+        problems, index = padded(batch, gradients, weights, with_gram=True)
+        shares = torch.tensor([share for _, share in batch], device=weights.device)
+        fitted = Dropping.start(problems, shares, ridge).run()
+        missing = shares - (fitted > 0).sum(1)
+        free = problems.valid & (fitted == 0)
+        rank = draws[index].masked_fill(~free, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
+        fitted = torch.where(free & (rank < missing.unsqueeze(1)), 1.0, fitted)
+        kept = fitted > 0
+        found.append((index[kept], fitted[kept]))
+        topped_up += int(missing.sum())
     rows, chosen = (torch.cat(part) for part in zip(*found, strict=True))
     order = rows.argsort()
     note = f"{topped_up} of {len(rows)} rows topped up at random" if topped_up else ""
     return Coreset(rows[order], chosen[order].to(weights.dtype), note)
 
 
-def pursue(gram: Tensor, target_weights: Tensor, budget: int, ridge: float) -> tuple[Tensor, Tensor]:
-    """Rows in order of entry and their weights: inner products [n, n], target [n] -> [k], [k] with k <= budget.
+@dataclass
+class Dropping(Pursuit):
+    """Without a ridge it also ends where the best row lies in the span of the support.
 
-    >>> gram = torch.tensor([[1.0, 0.0], [0.0, 4.0]], dtype=torch.float64)
-    >>> pursue(gram, torch.ones(2, dtype=torch.float64), 2, ridge=1.0)[1].tolist()
-    [0.8, 0.5]
+    >>> rows = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]], dtype=torch.float64)
+    >>> one, any_row = torch.ones(1, 2, 1).double(), torch.ones(1, 2).bool()
+    >>> problem = Problems(rows, one, any_row, torch.ones(1, 2).double(), gram=rows @ rows.transpose(1, 2))
+    >>> Dropping.start(problem, torch.tensor([2]), ridge=1.0).run().round(decimals=9).tolist()
+    [[0.5, 0.8]]
     """
-    correlation = gram @ target_weights
-    support, fitted = torch.zeros(0, dtype=torch.int64, device=gram.device), gram.new_zeros(0)
-    for _ in range(2 * budget):  # a row may come, leave and come again
-        best = (correlation - gram[:, support] @ fitted).argmax().unsqueeze(0)
-        if len(support) == budget or bool((support == best).any()):
-            break
-        support = torch.cat([support, best])
-        fitted = _ridge_regression(gram, correlation, support, ridge)
-        while len(support) and float(fitted.min()) < 0:
-            left = torch.arange(len(support), device=gram.device) != fitted.argmin()
-            support = support[left]
-            fitted = _ridge_regression(gram, correlation, support, ridge)
-    positive = fitted > 0
-    return support[positive], fitted[positive]
 
+    never: Tensor = field(init=False)  # [b, n]: BARRED for padding, else 0
+    entries: Tensor = field(init=False)  # [b] int64: rows that came so far, again or not
 
-def _ridge_regression(gram: Tensor, correlation: Tensor, support: Tensor, ridge: float) -> Tensor:
-    """In the sense of least squares where it has many solutions, as the released code solves it."""
-    among = gram[support][:, support]
-    among = among + ridge * torch.eye(len(support), dtype=gram.dtype, device=gram.device)
-    solution: Tensor = torch.linalg.pinv(among, hermitian=True) @ correlation[support]
-    return solution
+    @classmethod
+    def start(cls, problems: Problems, budgets: Tensor, ridge: float, tolerance: float = 0.0) -> Self:
+        pursuit = super().start(problems, budgets, ridge, tolerance)
+        pursuit.never = pursuit.bar[:, :-1].clone()
+        pursuit.entries = torch.zeros_like(pursuit.count)
+        return pursuit
+
+    def next_row(self) -> tuple[Tensor, Tensor, Tensor]:
+        value, best = (self.now[:, : self.n] + self.never).max(1, keepdim=True)
+        inside = self.bar.gather(1, best) < 0
+        may = (self.count < self.budgets) & (self.entries < 2 * self.budgets) & ((value > 0) & ~inside).squeeze(1)
+        self.entries += may & ~self.paused
+        return value, best, may
+
+    def staying(self, some: Tensor, system: Tensor, right: Tensor, used: Tensor, weights: Tensor) -> Tensor:
+        free = used
+        while bool((falling := free & (weights <= 0)).any()):
+            worst = weights.masked_fill(~free, torch.inf).argmin(1, keepdim=True)
+            free = free.scatter(1, worst, free.gather(1, worst) & ~falling.any(1, keepdim=True))
+            factor = torch.linalg.cholesky(only(system, free))
+            weights = torch.cholesky_solve(torch.where(free, right, 0.0).unsqueeze(2), factor).squeeze(2)
+        return free

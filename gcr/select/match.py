@@ -48,8 +48,8 @@ def match(
         elif share:
             open_groups.append((rows, share))
     topped_up, without_gradient = 0, 0
-    for batch in _batches(open_groups, gradients):
-        problems, index = _pad(batch, gradients, weights, barred)
+    for batch in batches(open_groups, gradients):
+        problems, index = padded(batch, gradients, weights, barred)
         shares = torch.tensor([share for _, share in batch], device=weights.device)
         found, filled, zero = _solve(problems, shares, ridge, tolerance, replace)
         topped_up, without_gradient = topped_up + filled, without_gradient + zero
@@ -84,7 +84,7 @@ def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, r
     return weights, filled, zero
 
 
-def _batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) -> list[list[tuple[Tensor, int]]]:
+def batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) -> list[list[tuple[Tensor, int]]]:
     """Groups of like size together, as many as memory allows."""
     width = gradients.features.shape[1] + gradients.residuals.shape[1] + 1
     batches: list[list[tuple[Tensor, int]]] = []
@@ -98,10 +98,15 @@ def _batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) ->
     return batches
 
 
-def _pad(
-    batch: list[tuple[Tensor, int]], gradients: LastLayerGradients, weights: Tensor, barred: Tensor | None
+def padded(
+    batch: list[tuple[Tensor, int]],
+    gradients: LastLayerGradients,
+    weights: Tensor,
+    barred: Tensor | None = None,
+    with_gram: bool = False,
 ) -> tuple[Problems, Tensor]:
-    """The groups of a batch as problems of one size, and the pool's row behind each of theirs."""
+    """The groups of a batch as problems of one size, and the pool's row behind each of theirs. They have Gram matrices
+    if these are small, or ``with_gram``."""
     n = len(batch[0][0])
     index = torch.stack([torch.nn.functional.pad(rows, (0, n - len(rows)), value=-1) for rows, _ in batch])
     valid = index >= 0
@@ -111,7 +116,8 @@ def _pad(
         right = right * valid.unsqueeze(2)
     target_weights = torch.where(valid, weights[index].double(), 0.0)
     gram = None
-    if n <= 2 * left.shape[2] and 8 * len(batch) * n * n <= BATCH_BYTES:  # else the factors are less to read
+    small = n <= 2 * left.shape[2] and 8 * len(batch) * n * n <= BATCH_BYTES
+    if small or with_gram:  # else the factors are less to read
         gram = torch.bmm(left, left.transpose(1, 2)) * torch.bmm(right, right.transpose(1, 2))
     can_enter = valid if barred is None else valid & ~barred[index]
     return Problems(left, right, can_enter, target_weights, gram), index

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -43,21 +44,7 @@ def matching_pursuit(problems: Problems, budgets: Tensor, ridge: float, toleranc
     >>> matching_pursuit(problem, torch.tensor([2]), ridge=0.0).tolist()
     [[0.0, 3.0, 2.0]]
     """
-    pursuit = Pursuit.start(problems, budgets, ridge, tolerance)
-    pursuit.round(1)
-    replay = pursuit.captured() if budgets.is_cuda else None
-    rounds = 1
-    while True:
-        running, paused = torch.stack([pursuit.running.any(), pursuit.paused.any()]).tolist()  # the host looks
-        if paused:
-            pursuit.repair(torch.nonzero(pursuit.paused).flatten())
-        elif not running:
-            return pursuit.final_weights()
-        if replay is not None:
-            replay()
-        else:
-            rounds += 1
-            pursuit.round(min(rounds, pursuit.slots))
+    return Pursuit.start(problems, budgets, ridge, tolerance).run()
 
 
 @dataclass
@@ -84,7 +71,7 @@ class Pursuit:
     slot_numbers: Tensor  # [k] int64
 
     @classmethod
-    def start(cls, problems: Problems, budgets: Tensor, ridge: float, tolerance: float) -> Pursuit:
+    def start(cls, problems: Problems, budgets: Tensor, ridge: float, tolerance: float = 0.0) -> Self:
         assert problems.gram is not None
         (b, n), k = problems.valid.shape, int(budgets.max())
         correlation, energy = problems.target()
@@ -111,6 +98,23 @@ class Pursuit:
             slot_numbers=torch.arange(k, device=budgets.device),
         )
 
+    def run(self) -> Tensor:
+        """The weights at the end: [b, n]."""
+        self.round(1)
+        replay = self.captured() if self.budgets.is_cuda else None
+        rounds = 1
+        while True:
+            running, paused = torch.stack([self.running.any(), self.paused.any()]).tolist()  # the host looks
+            if paused:
+                self.repair(torch.nonzero(self.paused).flatten())
+            elif not running:
+                return self.final_weights()
+            if replay is not None:
+                replay()
+            else:
+                rounds += 1
+                self.round(min(rounds, self.slots))
+
     @property
     def slots(self) -> int:
         return self.rows.shape[1] - 1
@@ -122,8 +126,7 @@ class Pursuit:
     def round(self, width: int) -> None:
         """Add a row to every problem that can take one. Slots from ``width`` on are known to be empty before it."""
         n = self.n
-        value, best = (self.now[:, :n] + self.bar[:, :n]).max(1, keepdim=True)
-        open_ = (self.count < self.budgets) & (value.squeeze(1) > self.floor) & (self.objective > self.tolerance)
+        value, best, open_ = self.next_row()
         torch.logical_and(open_, ~(self.paused | self.ended), out=self.running)
         running, lines = self.running.unsqueeze(1), self.lines[:, :width]
         line = lines.gather(2, best.unsqueeze(1).expand(-1, width, 1)).transpose(1, 2)  # of the factor L: [b, 1, width]
@@ -145,6 +148,12 @@ class Pursuit:
         used = self.slot_numbers < self.count.unsqueeze(1)
         self.paused |= (used & (self.now[:, n:-1] >= 0)).any(1)
 
+    def next_row(self) -> tuple[Tensor, Tensor, Tensor]:
+        """For every problem: the row that comes next and its correlation [b, 1], and whether it may enter [b]."""
+        value, best = (self.now[:, : self.n] + self.bar[:, : self.n]).max(1, keepdim=True)
+        may = (self.count < self.budgets) & (value.squeeze(1) > self.floor) & (self.objective > self.tolerance)
+        return value, best, may
+
     def captured(self) -> Callable[[], None]:
         """A few rounds over all slots as a CUDA graph: one launch in place of some hundreds."""
 
@@ -155,21 +164,15 @@ class Pursuit:
         return capture(rounds).replay
 
     def repair(self, some: Tensor) -> None:
-        """Solve the problems ``some`` with signs, drop the rows whose weight is zero, and rebuild what follows."""
+        """Drop the rows of the problems ``some`` that must go, and rebuild what follows."""
         width = int(self.count[some].max())
         count, rows = self.count[some], self.rows[some, :width]
         used = torch.arange(width, device=rows.device) < count.unsqueeze(1)
         gram = self.gram[some, :, : self.n]
         system = self._system(gram, rows, used)
         right = torch.where(used, self.correlation[some].gather(1, rows), 0.0)
-        weights = -self.now[some, self.n : self.n + width]
-        last = (count - 1).reshape(-1, 1, 1)
-        newest = self.lines[some, :width, self.n : self.n + width].gather(1, last.expand(-1, 1, width)).squeeze(1)
-        before = torch.where(used, weights - (newest * right).sum(1, keepdim=True) * newest, 0.0)
-        before = before.scatter(1, last.squeeze(2), 0.0).clamp_min(0)  # the weights before the newest row came
-        free = nonnegative_solution(system, right, used, before, weights, self.floor[some])
+        free = self.staying(some, system, right, used, -self.now[some, self.n : self.n + width])
 
-        newest_stays = free.gather(1, last.squeeze(2)).squeeze(1)
         order = to_front(free)
         rows, free = rows.gather(1, order), free.gather(1, order)
         line_order = order.unsqueeze(2).expand(-1, -1, width)
@@ -192,7 +195,17 @@ class Pursuit:
         bar = self.bar[some].scatter(1, rows, 0.0)  # rows that left may return
         self.bar[some] = bar.scatter(1, torch.where(free, rows, self.n), BARRED)
         self.paused[some] = False
-        self.ended[some] = ~newest_stays
+
+    def staying(self, some: Tensor, system: Tensor, right: Tensor, used: Tensor, weights: Tensor) -> Tensor:
+        """Which of the ``used`` slots stay: those with a weight in the solution with signs. ``weights`` are those
+        without."""
+        width, last = used.shape[1], (self.count[some] - 1).reshape(-1, 1, 1)
+        newest = self.lines[some, :width, self.n : self.n + width].gather(1, last.expand(-1, 1, width)).squeeze(1)
+        before = torch.where(used, weights - (newest * right).sum(1, keepdim=True) * newest, 0.0)
+        before = before.scatter(1, last.squeeze(2), 0.0).clamp_min(0)  # the weights before the newest row came
+        free = nonnegative_solution(system, right, used, before, weights, self.floor[some])
+        self.ended[some] = ~free.gather(1, last.squeeze(2)).squeeze(1)
+        return free
 
     def _system(self, gram: Tensor, rows: Tensor, used: Tensor) -> Tensor:
         """``G_SS + ridge I`` for the slots in use: [b, k, k]."""

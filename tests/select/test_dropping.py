@@ -9,7 +9,8 @@ import torch
 from gcr.experiments.experiment import compose
 from gcr.select import GradApprox
 from gcr.select.coreset import Pool
-from gcr.select.dropping import pursue
+from gcr.select.dropping import Dropping
+from gcr.select.problems import Problems
 from gcr.settings import BadInput
 
 
@@ -36,15 +37,25 @@ def plain_pursuit(gradients, target, budget, ridge):
 
 @pytest.mark.parametrize("ridge", [0.5, 0.01])
 def test_it_is_plain_ridge_regression_that_drops_negative_rows(ridge):
-    ended_short = all_dropped = 0
-    for seed in range(30):
+    """Problems of 20 to 25 rows that ask for 10 to 12, all at once."""
+    gradients, target_weights = torch.zeros(30, 25, 8).double(), torch.zeros(30, 25).double()
+    valid, budgets = torch.arange(25) < 20 + torch.arange(30).unsqueeze(1) % 6, 10 + torch.arange(30) % 3
+    for seed, n in enumerate(valid.sum(1)):
         rng = np.random.default_rng(seed)
-        gradients, weights = rng.normal(size=(25, 8)) + rng.normal(size=8), rng.uniform(0.1, 2.0, size=25)
-        support, fitted, dropped = plain_pursuit(gradients, gradients.T @ weights, 12, ridge)
-        ours, found = pursue(torch.from_numpy(gradients @ gradients.T), torch.from_numpy(weights), 12, ridge)
-        assert ours.tolist() == support
-        np.testing.assert_allclose(found.numpy(), fitted, rtol=1e-6)
-        ended_short += len(support) < 12
+        gradients[seed, :n] = torch.from_numpy(rng.normal(size=(n, 8)) + rng.normal(size=8))
+        target_weights[seed, :n] = torch.from_numpy(rng.uniform(0.1, 2.0, size=n))
+    gram = gradients @ gradients.transpose(1, 2)
+    problems = Problems(gradients, torch.ones(30, 25, 1).double(), valid, target_weights, gram)
+    found = Dropping.start(problems, budgets, ridge).run()
+
+    ended_short = all_dropped = 0
+    for ours, rows, weights, inside, budget in zip(found, gradients, target_weights, valid, budgets, strict=True):
+        rows, weights = rows[inside].numpy(), weights[inside].numpy()
+        support, fitted, dropped = plain_pursuit(rows, rows.T @ weights, int(budget), ridge)
+        expected = np.zeros(25)
+        expected[support] = fitted
+        np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-6)
+        ended_short += len(support) < budget
         all_dropped += dropped
     assert ended_short > 0
     assert all_dropped > 0

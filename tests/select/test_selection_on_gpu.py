@@ -31,7 +31,9 @@ def test_selectors_choose_the_same_rows(selector):
     torch.testing.assert_close(ours.weights, theirs.weights.cpu(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", [{"replace": 2}, {"trim": 0.5}, {"ridge": 0.01}, {"rows": "random"}])
+@pytest.mark.parametrize(
+    "settings", [{"replace": 2}, {"trim": 0.5}, {"ridge": 0.01}, {"rows": "random"}, {"negative": "dropped"}]
+)
 def test_options_of_grad_approx(settings):
     (pool, draws), (gpu_pool, gpu_draws) = make_pool("cpu"), make_pool("cuda")
     ours, theirs = GradApprox(**settings)(pool, 60, draws), GradApprox(**settings)(gpu_pool, 60, gpu_draws)
@@ -46,3 +48,21 @@ def test_matching_agrees_on_random_problems(seed, width):
     ours, theirs = gcr.select_coreset(rows, 20), gcr.select_coreset(rows.cuda(), 20)
     assert ours.rows.tolist() == theirs.rows.tolist()
     torch.testing.assert_close(ours.weights, theirs.weights.cpu(), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_matching_that_drops_agrees_on_random_problems(seed):
+    """Few features, so that rows come and go."""
+    g = torch.Generator().manual_seed(seed)
+    pool = {
+        "labels": torch.arange(120) % 4,
+        "weights": torch.rand(120, generator=g) + 0.5,
+        "features": torch.randn(120, 3, generator=g),
+        "residuals": torch.randn(120, 4, generator=g),
+    }
+    draws, select = torch.rand(120, generator=g), GradApprox(negative="dropped")
+    ours = select(Pool(**pool), 80, draws)
+    theirs = select(Pool(**{name: column.cuda() for name, column in pool.items()}), 80, draws.cuda())
+    assert ours.note == theirs.note
+    assert ours.rows.tolist() == theirs.rows.tolist()
+    torch.testing.assert_close(ours.weights, theirs.weights.cpu(), rtol=1e-5, atol=1e-6)
