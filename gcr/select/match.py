@@ -87,15 +87,15 @@ def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, r
 def batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) -> list[list[tuple[Tensor, int]]]:
     """Groups of like size together, as many as memory allows."""
     width = gradients.features.shape[1] + gradients.residuals.shape[1] + 1
-    batches: list[list[tuple[Tensor, int]]] = []
+    made: list[list[tuple[Tensor, int]]] = []
     longest = 0
     for group in sorted(groups, key=lambda group: -len(group[0])):
         n = len(group[0])
-        if not batches or 8 * (len(batches[-1]) + 1) * longest * max(longest, width) > BATCH_BYTES:
-            batches.append([])
+        if not made or 8 * (len(made[-1]) + 1) * longest * max(longest, width) > BATCH_BYTES:
+            made.append([])
             longest = n
-        batches[-1].append(group)
-    return batches
+        made[-1].append(group)
+    return made
 
 
 def padded(
