@@ -8,14 +8,13 @@ STAMP := $(VENV)/.installed
 
 setup: $(STAMP)
 
-# Torch comes first and alone, so that the pinned build is the one everything else is resolved against. Most of what is
-# installed is never imported: compiling all of it takes a minute.
+# Torch comes first and alone, so that the pinned build is the one everything else is resolved against.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed, found: $$($(PYTHON) --version); use make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt torch==2.13.0 setuptools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $(STAMP)
 
 demo: setup
