@@ -17,15 +17,13 @@ prints its table.
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import row_file
 import torch
 from scipy import stats
 from torch import Tensor
@@ -78,20 +76,20 @@ def comparing_raw() -> Any:
     return mock.patch("gcr.training.step.offer_by_gradients", changed)
 
 
-VARIANTS: dict[str, tuple[str, dict[str, Any], Callable[[], Any] | None]] = {
-    "icarl": ("icarl", ICARL, None),
+VARIANTS: dict[str, tuple[str, dict[str, Any], Callable[[], Any]]] = {
+    "icarl": ("icarl", ICARL, nullcontext),
     "icarl, dark and transposed": ("icarl", ICARL, lambda: replaying(lambda images: transposed(dark(images)))),
     "icarl, dark": ("icarl", ICARL, lambda: replaying(dark)),
     "icarl, transposed": ("icarl", ICARL, lambda: replaying(transposed)),
-    "icarl, its settings": ("icarl", ICARL | ITS_ICARL, None),
+    "icarl, its settings": ("icarl", ICARL | ITS_ICARL, nullcontext),
     "icarl, its settings, dark and transposed": (
         "icarl",
         ICARL | ITS_ICARL,
         lambda: replaying(lambda images: transposed(dark(images))),
     ),
-    "gss": ("gss", GSS, None),
+    "gss": ("gss", GSS, nullcontext),
     "gss, raw": ("gss", GSS, comparing_raw),
-    "gss, whole": ("gss", GSS | {"gradients": "whole"}, None),
+    "gss, whole": ("gss", GSS | {"gradients": "whole"}, nullcontext),
     "gss, whole, raw": ("gss", GSS | {"gradients": "whole"}, comparing_raw),
 }
 
@@ -102,9 +100,7 @@ def run_one(variant: str, seed: int, model: str, device: str) -> dict[str, Any]:
     assert isinstance(experiment.memory, Policy)
     scenario = scenarios.load("seq-cifar10", experiment.stream).to(device)
     torch.set_num_threads(1)
-    with ExitStack() as changed:
-        if change is not None:
-            changed.enter_context(change())
+    with change():
         outcome = train(scenario, model, experiment.method, experiment.memory, experiment.training, seed, device)
     told = {metric: outcome.class_il[metric] for metric in METRICS}
     return {"variant": variant, "model": model, "seed": seed, **told, "seconds": outcome.seconds}
@@ -136,23 +132,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/as-mammoth.json"))
     parser.add_argument("--show", action="store_true", help="print the table of what is there and stop")
     options = parser.parse_args()
-    rows: list[dict[str, Any]] = json.loads(options.out.read_text()) if options.out.exists() else []
-    there = {(row["variant"], row["model"], row["seed"]) for row in rows}
-    wanted = [(v, options.model, seed) for seed in range(options.seeds) for v in options.variants.split(";")]
-    if options.show:
-        wanted = []
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
-        jobs = [(v, seed, model, options.device) for v, model, seed in wanted if (v, model, seed) not in there]
-        futures = [pool.submit(run_one, *job) for job in jobs]
-        for done, future in enumerate(as_completed(futures), 1):
-            rows.append(future.result())
-            temporary = options.out.with_suffix(".part")
-            temporary.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
-            temporary.replace(options.out)
-            last = rows[-1]
-            print(f"{done}/{len(futures)} {last['variant']} seed {last['seed']}: {last['accuracy']:.2f}", flush=True)
-    show(rows)
+    wanted = [
+        {"variant": variant, "seed": seed, "model": options.model}
+        for seed in range(options.seeds)
+        for variant in options.variants.split(";")
+    ]
+    some = [] if options.show else wanted
+    show(row_file.completed(options.out, run_one, some, options.processes, device=options.device))
 
 
 if __name__ == "__main__":

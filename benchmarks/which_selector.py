@@ -11,14 +11,12 @@ are not repeated. ``--show FILE`` prints its table.
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import row_file
 import torch
 from scipy import stats
 
@@ -148,32 +146,17 @@ def main() -> None:
     parser.add_argument("--show", type=Path, help="print the table of this file and stop")
     options = parser.parse_args()
     if options.show:
-        show(json.loads(options.show.read_text()))
+        show(row_file.read(options.show))
         return
     name = Path(options.images).stem if options.images else "digits"
     out: Path = options.out or Path("results") / f"which-selector-{name}.json"
-    rows: list[dict[str, Any]] = json.loads(out.read_text()) if out.exists() else []
-    there = {(row["variant"], row["noise"], row["seed"]) for row in rows}
     wanted = [
-        (variant, float(noise), seed)
+        {"variant": variant, "noise": float(noise), "seed": seed}
         for seed in range(options.seeds)
         for noise in options.noise.split(",")
         for variant in options.variants.split(",")
     ]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
-        futures = [pool.submit(run_one, options.images, *job, options.device) for job in wanted if job not in there]
-        for done, future in enumerate(as_completed(futures), 1):
-            rows.append(future.result())
-            temporary = out.with_suffix(".part")
-            temporary.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
-            temporary.replace(out)
-            print(
-                f"{done}/{len(futures)} {rows[-1]['variant']} noise {rows[-1]['noise']} seed {rows[-1]['seed']}: "
-                f"{rows[-1]['accuracy']:.2f} in {rows[-1]['seconds']:.0f} s",
-                flush=True,
-            )
-    show(rows)
+    show(row_file.completed(out, run_one, wanted, options.processes, images=options.images, device=options.device))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gcr.select.coreset import Coreset
 from gcr.select.gradients import LastLayerGradients
-from gcr.select.match import batches, padded
+from gcr.select.match import by_group
 from gcr.select.nnls import only
 from gcr.select.omp import Pursuit
 from gcr.select.problems import Problems
@@ -32,26 +32,22 @@ def match_dropping(
     ridge: float,
     draws: Tensor,
 ) -> Coreset:
-    """Every class by itself, ``classes`` being their rows; one that is wholly kept keeps its weights. The pool's
-    ``weights`` scale the target only; ``draws`` [n] fill up."""
-    groups = list(zip(classes, budgets, strict=True))
-    found = [(rows, weights[rows].double()) for rows, share in groups if share == len(rows)]
+    """Every class by itself, ``classes`` being their rows. The pool's ``weights`` scale the target only; ``draws`` [n]
+    fill up."""
     topped_up = 0
-    for batch in batches([(rows, share) for rows, share in groups if 0 < share < len(rows)], gradients):
-        problems, index = padded(batch, gradients, weights, with_gram=True)
-        shares = torch.tensor([share for _, share in batch], device=weights.device)
+
+    def solve(problems: Problems, shares: Tensor, index: Tensor) -> Tensor:
+        nonlocal topped_up
         fitted = Dropping.start(problems, shares, ridge).run()
         missing = shares - (fitted > 0).sum(1)
+        topped_up += int(missing.sum())
         free = problems.valid & (fitted == 0)
         rank = draws[index].masked_fill(~free, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
-        fitted = torch.where(free & (rank < missing.unsqueeze(1)), 1.0, fitted)
-        kept = fitted > 0
-        found.append((index[kept], fitted[kept]))
-        topped_up += int(missing.sum())
-    rows, chosen = (torch.cat(part) for part in zip(*found, strict=True))
-    order = rows.argsort()
-    note = f"{topped_up} of {len(rows)} rows topped up at random" if topped_up else ""
-    return Coreset(rows[order], chosen[order].to(weights.dtype), note)
+        return torch.where(free & (rank < missing.unsqueeze(1)), 1.0, fitted)
+
+    chosen = by_group(gradients, classes, budgets, weights, solve, with_gram=True)
+    note = f"{topped_up} of {len(chosen.rows)} rows topped up at random" if topped_up else ""
+    return Coreset(chosen.rows, chosen.weights, note)
 
 
 @dataclass

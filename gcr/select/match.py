@@ -6,6 +6,8 @@ made when they are needed, so that memory stays a small multiple of the input wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -40,25 +42,40 @@ def match(
     everything = torch.arange(len(gradients), device=weights.device)
     groups = [everything] if labels is None else rows_by_class(labels)
     budgets = budgets or class_budgets([len(rows) for rows in groups], budget)
-    chosen: list[tuple[Tensor, Tensor]] = []
-    open_groups: list[tuple[Tensor, int]] = []
-    for rows, share in zip(groups, budgets, strict=True):
-        if share == len(rows):
-            chosen.append((rows, weights[rows].double()))
-        elif share:
-            open_groups.append((rows, share))
     topped_up, without_gradient = 0, 0
-    for batch in batches(open_groups, gradients):
-        problems, index = padded(batch, gradients, weights, barred)
-        shares = torch.tensor([share for _, share in batch], device=weights.device)
+
+    def solve(problems: Problems, shares: Tensor, _: Tensor) -> Tensor:
+        nonlocal topped_up, without_gradient
         found, filled, zero = _solve(problems, shares, ridge, tolerance, replace)
         topped_up, without_gradient = topped_up + filled, without_gradient + zero
+        return found
+
+    chosen = by_group(gradients, groups, budgets, weights, solve, barred)
+    note = _note(len(chosen.rows), topped_up, without_gradient, labels is not None)
+    return Coreset(chosen.rows, chosen.weights, note)
+
+
+def by_group(
+    gradients: LastLayerGradients,
+    groups: list[Tensor],
+    budgets: list[int],
+    weights: Tensor,
+    solve: Callable[[Problems, Tensor, Tensor], Tensor],
+    barred: Tensor | None = None,
+    with_gram: bool = False,
+) -> Coreset:
+    """Every group by itself, many at once; one that is wholly kept keeps its weights. ``solve`` gets problems of b
+    groups, their budgets [b] and the pool's rows [b, n] behind theirs, and gives weights [b, n]."""
+    sized = list(zip(groups, budgets, strict=True))
+    chosen = [(rows, weights[rows].double()) for rows, share in sized if share == len(rows)]
+    for batch in _batches([(rows, share) for rows, share in sized if 0 < share < len(rows)], gradients):
+        problems, index = _pad(batch, gradients, weights, barred, with_gram)
+        found = solve(problems, torch.tensor([share for _, share in batch], device=weights.device), index)
         kept = found > 0
         chosen.append((index[kept], found[kept]))
     rows = torch.cat([part for part, _ in chosen])
     order = rows.argsort()
-    note = _note(len(rows), topped_up, without_gradient, labels is not None)
-    return Coreset(rows[order], torch.cat([part for _, part in chosen])[order].to(weights.dtype), note)
+    return Coreset(rows[order], torch.cat([part for _, part in chosen])[order].to(weights.dtype))
 
 
 def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, replace: int) -> tuple[Tensor, int, int]:
@@ -84,7 +101,7 @@ def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, r
     return weights, filled, zero
 
 
-def batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) -> list[list[tuple[Tensor, int]]]:
+def _batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) -> list[list[tuple[Tensor, int]]]:
     """Groups of like size together, as many as memory allows."""
     width = gradients.features.shape[1] + gradients.residuals.shape[1] + 1
     made: list[list[tuple[Tensor, int]]] = []
@@ -98,12 +115,12 @@ def batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) -> 
     return made
 
 
-def padded(
+def _pad(
     batch: list[tuple[Tensor, int]],
     gradients: LastLayerGradients,
     weights: Tensor,
-    barred: Tensor | None = None,
-    with_gram: bool = False,
+    barred: Tensor | None,
+    with_gram: bool,
 ) -> tuple[Problems, Tensor]:
     """The groups of a batch as problems of one size, and the pool's row behind each of theirs. They have Gram matrices
     if these are small, or ``with_gram``."""
