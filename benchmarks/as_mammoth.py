@@ -29,11 +29,11 @@ from scipy import stats
 from torch import Tensor
 
 from gcr import scenarios
+from gcr.analysis.statistics import spread
 from gcr.experiments.experiment import compose
-from gcr.experiments.statistics import spread
 from gcr.memory import Policy
 from gcr.training import step, train
-from gcr.training.admission import offer_by_gradients
+from gcr.training.gss_admission import offer_by_gradients
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2615)  # of Mammoth's CIFAR-10
 ICARL = {"lr": 0.1, "weight_decay": 1e-5}  # the paper's chosen values

@@ -28,10 +28,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import gcr
 from gcr.augment import Views
-from gcr.cuda_graph import capture
 from gcr.experiments.experiment import Experiment, compose
 from gcr.methods import METHODS, Batch
 from gcr.scenarios import Images, Scenario, equal_tasks
+from gcr.select.cuda_graph import capture
 from gcr.training import How, Run, own_stream, pack
 from gcr.training.numerics import computing
 

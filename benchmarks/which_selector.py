@@ -21,9 +21,9 @@ import torch
 from scipy import stats
 
 from gcr import scenarios
+from gcr.analysis.statistics import spread
 from gcr.augment import Views
 from gcr.experiments.experiment import compose
-from gcr.experiments.statistics import spread
 from gcr.memory import Policy
 from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.training import Training, train

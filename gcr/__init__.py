@@ -1,24 +1,24 @@
 """gcr: continual learning with replay memory chosen by gradient coresets.
 
 Selection on its own: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``. For any
-network that is to predict: ``gcr.settle``. Each is imported when it is first used, so that importing the package costs
-nothing.
+network that is to predict: ``gcr.recompute_bn``. Each is imported when it is first used, so that importing the package
+costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gcr.models import settle as settle
-    from gcr.network_pool import collect as collect
+    from gcr.models import recompute_bn as recompute_bn
     from gcr.select import Coreset as Coreset
     from gcr.select import LastLayerGradients as LastLayerGradients
     from gcr.select import Pool as Pool
     from gcr.select import explain as explain
     from gcr.select import select_coreset as select_coreset
+    from gcr.select.collect import collect as collect
 
 __version__ = "0.1.0"
-__all__ = ["Coreset", "LastLayerGradients", "Pool", "collect", "explain", "select_coreset", "settle"]
-HOMES = {"collect": "gcr.network_pool", "settle": "gcr.models"}  # of those that are not in gcr.select
+__all__ = ["Coreset", "LastLayerGradients", "Pool", "collect", "explain", "recompute_bn", "select_coreset"]
+HOMES = {"collect": "gcr.select.collect", "recompute_bn": "gcr.models"}  # of those that are not in gcr.select
 
 
 def __getattr__(name: str) -> Any:

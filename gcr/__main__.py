@@ -15,7 +15,7 @@ def main() -> None:
         except ImportError as missing:
             print(f"error: the command line needs {missing.name}: pip install typer rich", file=sys.stderr)
             sys.exit(2)
-        from gcr import cli
+        from gcr.cli import main as cli
 
         sys.exit(cli.run_cli())
     except KeyboardInterrupt:

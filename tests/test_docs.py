@@ -50,8 +50,8 @@ def test_links_lead_somewhere(page):
 
 def test_the_readmes_table_is_that_of_the_raw_runs():
     """Every number of the printed table follows from results/demo."""
-    from gcr.experiments.groups import read_runs
-    from gcr.experiments.tables import table
+    from gcr.analysis.load import read_runs
+    from gcr.analysis.tables import table
 
     readme = (ROOT / "README.md").read_text()
     for row in table(read_runs(ROOT / "results/demo").groups):

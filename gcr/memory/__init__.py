@@ -1,8 +1,8 @@
 """What is remembered, how it is filled and how it is replayed."""
 
-from gcr.memory.buffer import Memory
+from gcr.memory.buffer import Buffer
 from gcr.memory.gss_greedy import GssGreedy
 from gcr.memory.policy import Policy, Reservoir
 from gcr.memory.sampling import SAMPLERS, Coin, Distinct, Sampler, Split
 
-__all__ = ["SAMPLERS", "Coin", "Distinct", "GssGreedy", "Memory", "Policy", "Reservoir", "Sampler", "Split"]
+__all__ = ["SAMPLERS", "Buffer", "Coin", "Distinct", "GssGreedy", "Policy", "Reservoir", "Sampler", "Split"]

@@ -4,7 +4,7 @@ Rows ``[0, capacity)`` are the kept buffer (X and W_X in the paper), rows ``[cap
 pool of candidates (C_t), and one spare row at the end swallows writes that a reservoir rejects, so that the update
 for a whole batch is one indexed write. The spare row is never read or saved. Counters are tensors on the device.
 
->>> memory = Memory.empty(capacity=2, candidates=0, image_shape=(1, 1, 1), n_classes=2)
+>>> memory = Buffer.empty(capacity=2, candidates=0, image_shape=(1, 1, 1), n_classes=2)
 >>> batch = {"image": torch.full((3, 1, 1, 1), 7, dtype=torch.uint8), "label": torch.tensor([0, 1, 0])}
 >>> memory.offer(batch, draws=torch.tensor([0.0, 0.0, 0.9]).double())  # the third draws slot 2: rejected
 >>> int(memory.kept), memory.columns["label"][:2].tolist()
@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 @dataclass
-class Memory:
+class Buffer:
     capacity: int  # K: rows of the kept buffer
     candidates: int  # rows of the candidate pool; 0 where the policy keeps none
     columns: dict[str, Tensor]  # each [capacity + candidates + 1, ...]
@@ -39,7 +39,7 @@ class Memory:
         n_classes: int,
         device: torch.device | str = "cpu",
         scored: bool = False,
-    ) -> Memory:
+    ) -> Buffer:
         """``scored``: with a column for what GSS-Greedy knows of an example."""
         rows = capacity + candidates + 1
         columns = {

@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from gcr.memory.buffer import Memory
+from gcr.memory.buffer import Buffer
 from gcr.select import LastLayerGradients
 from gcr.settings import Settings, setting
 
@@ -66,13 +66,13 @@ def scores(new: LastLayerGradients, old: LastLayerGradients) -> Scores:
     return Scores(1 + products.mean(0).max() / mean_length, 1 + each.max(1).values)
 
 
-def rows_to_compare(memory: Memory, draws: Tensor) -> Tensor:
+def rows_to_compare(memory: Buffer, draws: Tensor) -> Tensor:
     """[m] uniforms -> [m] rows of the kept buffer, which must hold something."""
     return (draws * memory.kept).long().minimum(memory.kept - 1)
 
 
 def offer_by_scores(
-    memory: Memory, batch: dict[str, Tensor], scored: Scores | None, draws: Tensor | None, admitted: Tensor | None
+    memory: Buffer, batch: dict[str, Tensor], scored: Scores | None, draws: Tensor | None, admitted: Tensor | None
 ) -> None:
     """Let memory take what it wants of a batch. ``draws`` [b, 2] are a slot and a coin for each example.
 

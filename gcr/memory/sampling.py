@@ -2,7 +2,7 @@
 
 Both share a minibatch between candidates and kept buffer in the proportion ``p = n_t / n`` of what has been seen
 since the last reselection. Without a candidate pool, ``coin`` is uniform with replacement and ``split`` uniform
-without. Shapes are fixed and counters stay on the device. Memory must hold something.
+without. Shapes are fixed and counters stay on the device. Buffer must hold something.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gcr.memory.buffer import Memory
+from gcr.memory.buffer import Buffer
 
 
 class Coin:
@@ -24,7 +24,7 @@ class Coin:
         return (size, 2)
 
     @staticmethod
-    def rows(memory: Memory, draws: Tensor, size: int) -> Tensor:
+    def rows(memory: Buffer, draws: Tensor, size: int) -> Tensor:
         """[..., size, 2] uniforms (coin, index) -> [..., size] rows of memory. An empty side gives way to the other."""
         coin, index = draws.unbind(-1)
         tails = coin * memory.seen < memory.seen_since
@@ -46,7 +46,7 @@ class Split:
         return (capacity + candidates,)
 
     @staticmethod
-    def rows(memory: Memory, draws: Tensor, size: int) -> Tensor:
+    def rows(memory: Buffer, draws: Tensor, size: int) -> Tensor:
         """One uniform per row of memory, [..., capacity + candidates] -> [..., size] rows."""
         place = torch.arange(size, device=draws.device)
         kept_order = _shuffled(draws[..., : memory.capacity], memory.kept)
@@ -72,7 +72,7 @@ class Distinct:
         return (capacity + candidates,)
 
     @staticmethod
-    def rows(memory: Memory, draws: Tensor, size: int) -> Tensor:
+    def rows(memory: Buffer, draws: Tensor, size: int) -> Tensor:
         """One uniform per row of memory, [..., capacity + candidates] -> [..., size] rows."""
         row = torch.arange(draws.shape[-1], device=draws.device)
         filled = torch.where(row < memory.capacity, row < memory.kept, row - memory.capacity < memory.pooled)

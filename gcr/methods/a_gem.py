@@ -3,7 +3,7 @@
 ``loss = CE(new)``, with gradient g, and one constraint instead of GEM's many: the gradient r of the mean CE over a
 replay minibatch. Where ``g . r < 0`` the step goes along ``g~ = g - (g . r) / (r . r) r``, so that ``g~ . r = 0``.
 
-Memory is a reservoir (known as A-GEM-R), so that the minibatch may hold examples of the present task; the paper's holds
+Buffer is a reservoir (known as A-GEM-R), so that the minibatch may hold examples of the present task; the paper's holds
 earlier tasks only.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcr.methods.directions import Direction, parts, vectors
+from gcr.methods.flat_gradients import Direction, parts, vectors
 from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network

@@ -28,7 +28,7 @@ from gcr.settings import setting
 
 if TYPE_CHECKING:
     from gcr.augment import Views
-    from gcr.memory import Memory
+    from gcr.memory import Buffer
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Gdumb(Method):
         return Loss(0.0 * net.head.bias.sum(), logits)
 
     def end_stage(
-        self, net: Network, memory: Memory | None, views: Views, extras: Extras, key: tuple[int, int]
+        self, net: Network, memory: Buffer | None, views: Views, extras: Extras, key: tuple[int, int]
     ) -> None:
         assert memory is not None
         with torch.no_grad():

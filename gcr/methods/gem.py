@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcr.methods.cone import cone_multipliers
-from gcr.methods.directions import Direction, parts, vectors
+from gcr.methods.flat_gradients import Direction, parts, vectors
+from gcr.methods.gem_qp import gem_multipliers
 from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
@@ -77,7 +77,7 @@ def project_on_past(gradients: Direction, past: Sequence[Direction], margin: flo
     g, *lines = vectors(directions)
     products = inner_products(torch.stack([g, *lines]))
     slopes, products = products[0, 1:], products[1:, 1:]
-    multipliers = margin + cone_multipliers(products, slopes + margin * products.sum(1))
+    multipliers = margin + gem_multipliers(products, slopes + margin * products.sum(1))
     multipliers = torch.where((slopes < 0).any(), multipliers, 0.0).to(g.dtype)
     for line, multiplier in zip(lines, multipliers, strict=True):
         g = torch.addcmul(g, line, multiplier)

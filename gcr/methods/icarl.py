@@ -29,7 +29,7 @@ from gcr.settings import BadInput, setting
 
 if TYPE_CHECKING:
     from gcr.augment import Views
-    from gcr.memory import Memory
+    from gcr.memory import Buffer
 
 TINY = 1e-12  # for the mean of a class without exemplars, which is never looked at
 TEACHER = "teacher."  # in extras: the parameters and statistics of the network at the end of the previous task
@@ -107,7 +107,7 @@ class Icarl(Method):
 
     @torch.no_grad()
     def end_stage(
-        self, net: Network, memory: Memory | None, views: Views, extras: Extras, key: tuple[int, int]
+        self, net: Network, memory: Buffer | None, views: Views, extras: Extras, key: tuple[int, int]
     ) -> None:
         """The network becomes the teacher, and exemplars give the means."""
         for name, tensor in net.state_dict().items():

@@ -20,7 +20,7 @@ from gcr.settings import Settings
 
 if TYPE_CHECKING:
     from gcr.augment import Views
-    from gcr.memory import Memory
+    from gcr.memory import Buffer
 
 Extras = dict[str, Tensor]  # tensors a method keeps beside network and memory; saved with every checkpoint
 
@@ -109,7 +109,7 @@ class Method(Settings):
         """After the optimizer's step."""
 
     def end_stage(
-        self, net: Network, memory: Memory | None, views: Views, extras: Extras, key: tuple[int, int]
+        self, net: Network, memory: Buffer | None, views: Views, extras: Extras, key: tuple[int, int]
     ) -> None:
         """After the stage's last step and selection, before it is evaluated; ``key`` is (seed, stage)."""
 

@@ -29,7 +29,7 @@ from gcr.settings import setting
 
 if TYPE_CHECKING:
     from gcr.augment import Views
-    from gcr.memory import Memory
+    from gcr.memory import Buffer
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Ocs(Method):
         return Loss(value, logits.detach())
 
     def end_stage(
-        self, net: Network, memory: Memory | None, views: Views, extras: Extras, key: tuple[int, int]
+        self, net: Network, memory: Buffer | None, views: Views, extras: Extras, key: tuple[int, int]
     ) -> None:
         extras["ended"] += 1
 

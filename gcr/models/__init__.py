@@ -9,8 +9,8 @@ import torch
 from gcr.models.convnet import convnet
 from gcr.models.mlp import mlp
 from gcr.models.network import Network
+from gcr.models.recompute_bn import recompute_bn, statistics
 from gcr.models.resnet18 import resnet18
-from gcr.models.settle import settle, statistics
 from gcr.settings import unknown
 
 MODELS: tuple[Callable[..., Network], ...] = (convnet, mlp, resnet18)
@@ -31,4 +31,4 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int, seed: in
     raise unknown("model", name, [make.__name__ for make in MODELS])
 
 
-__all__ = ["MODELS", "Network", "build", "convnet", "mlp", "resnet18", "settle", "statistics"]
+__all__ = ["MODELS", "Network", "build", "convnet", "mlp", "recompute_bn", "resnet18", "statistics"]

@@ -11,7 +11,7 @@ import torch
 
 from gcr.augment import Views
 from gcr.data import described, find, is_cached, open_cached, own_names, stratified
-from gcr.scenarios.damage import cut_short, mislabelled, unbalanced
+from gcr.scenarios.corruption import cut_short, mislabelled, unbalanced
 from gcr.scenarios.datasets.cached import load_cached
 from gcr.scenarios.datasets.digits import load_digits
 from gcr.scenarios.scenario import Images, Scenario

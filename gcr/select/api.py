@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gcr.select.coreset import Coreset
 from gcr.select.gradients import LastLayerGradients
-from gcr.select.match import match
+from gcr.select.matching import match
 from gcr.settings import BadInput
 
 

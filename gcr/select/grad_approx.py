@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 
 from gcr.select.coreset import Coreset, Pool, class_budgets, rows_by_class, task_budgets
-from gcr.select.dropping import match_dropping
 from gcr.select.gradients import LastLayerGradients
-from gcr.select.match import match
+from gcr.select.matching import match
+from gcr.select.omp_released import match_released
 from gcr.settings import BadInput, Settings, setting
 
 
@@ -93,7 +93,7 @@ class GradApprox(Settings):
         if self.rows == "random":
             barred = not_drawn(draws if barred is None else draws + barred, classes, budgets)
         if self.negative == "dropped":
-            chosen = match_dropping(gradients, classes, budgets, weights, self.ridge, draws)
+            chosen = match_released(gradients, classes, budgets, weights, self.ridge, draws)
         else:
             chosen = match(
                 gradients, labels, weights, budget, self.ridge, self.tolerance, self.replace, barred, budgets

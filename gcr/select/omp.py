@@ -25,9 +25,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gcr.cuda_graph import capture
+from gcr.select.batched_problems import GAIN, SINGULAR, Problems
+from gcr.select.cuda_graph import capture
 from gcr.select.nnls import nonnegative_solution, only, to_front
-from gcr.select.problems import GAIN, SINGULAR, Problems
 
 ROUNDS_UNSEEN = 4  # rounds on a GPU between two looks of the host, captured together
 BARRED = -1e300  # correlation of a row that cannot enter; finite, so that zero times it is zero

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gcr.select.batched_problems import GAIN, SINGULAR, Problems
 from gcr.select.nnls import nonnegative_solution, only, to_front
-from gcr.select.problems import GAIN, SINGULAR, Problems
 
 
 def matching_pursuit(problems: Problems, budgets: Tensor, ridge: float, tolerance: float = 0.0) -> Tensor:

@@ -1,7 +1,7 @@
 """Training: draws, state, step, checkpoints, loop, packs."""
 
 from gcr.training.checkpoint import Checkpoints
-from gcr.training.run import Diverged, Epoch, How, Outcome, Run, Stopped, own_stream, train
+from gcr.training.loop import Diverged, Epoch, How, Outcome, Run, Stopped, own_stream, train
 from gcr.training.settings import Training
 
 __all__ = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gcr.memory import Memory, Policy
+from gcr.memory import Buffer, Policy
 from gcr.methods import Extras, Method
 from gcr.models import Network, build
 from gcr.scenarios import Scenario
@@ -26,7 +26,7 @@ PLACE = (
 class RunState:
     net: Network
     optimizer: Sgd
-    memory: Memory | None
+    memory: Buffer | None
     extras: Extras  # what the method keeps of its own
     step: Tensor  # () int64 on the device: steps done in this epoch
     loss_sum: Tensor  # () float64 on the device: over the examples of this epoch
@@ -61,7 +61,7 @@ class RunState:
         memory = None
         if policy is not None:
             sizes, shape = (policy.buffer, policy.pool_size), scenario.image_shape
-            memory = Memory.empty(*sizes, shape, scenario.n_classes, device, scored=policy.compared > 0)
+            memory = Buffer.empty(*sizes, shape, scenario.n_classes, device, scored=policy.compared > 0)
         return cls(
             net=net,
             optimizer=Sgd(list(net.parameters()), training.lr),

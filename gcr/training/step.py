@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from gcr.augment import Views
-from gcr.memory import SAMPLERS, Distinct, Memory, Policy, Sampler
+from gcr.memory import SAMPLERS, Buffer, Distinct, Policy, Sampler
 from gcr.methods import Batch, Method
 from gcr.scenarios import Scenario
-from gcr.training.admission import offer_by_gradients
-from gcr.training.draws import DrawPlan, ReplayDraws, StepDraws
+from gcr.training.gss_admission import offer_by_gradients
+from gcr.training.randomness import DrawPlan, ReplayDraws, StepDraws
 from gcr.training.settings import Training
 from gcr.training.state import RunState
 
@@ -101,7 +101,7 @@ def _new_batch(view: Tensor, labels: Tensor) -> Batch:
 
 
 def draw_replays(
-    memory: Memory, sampler: Sampler | None, asked: tuple[ReplayDraws, ...], relative: bool = False
+    memory: Buffer, sampler: Sampler | None, asked: tuple[ReplayDraws, ...], relative: bool = False
 ) -> list[dict[str, Tensor]]:
     """The columns of every replay minibatch, all read together. Without a sampler, the whole kept buffer.
 

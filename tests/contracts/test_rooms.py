@@ -10,9 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ORDER = [
     "settings",
-    "cuda_graph",
     "select",
-    "network_pool",
     "memory",
     "augment",
     "data",
@@ -21,15 +19,10 @@ ORDER = [
     "scenarios",
     "training",
     "experiments",
-    "progress",
-    "console",
-    "options",
-    "option_text",
-    "launch",
-    "reproducing",
-    "dry_run",
-    "data_cli",
-    "reproduce_cli",
+    "runs",
+    "analysis",
+    "paper",
+    "report",
     "cli",
 ]
 FILES = sorted((ROOT / "gcr").rglob("*.py"))

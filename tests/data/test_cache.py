@@ -9,7 +9,7 @@ import warnings
 from dataclasses import asdict
 from pathlib import Path
 
-import made
+import made_data as made
 import numpy as np
 import pytest
 import torch

@@ -7,7 +7,7 @@ import pickle
 import tarfile
 import zipfile
 
-import made
+import made_data as made
 import numpy as np
 import pyarrow as pa
 import pytest

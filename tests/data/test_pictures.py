@@ -3,7 +3,7 @@
 import io
 import struct
 
-import made
+import made_data as made
 import numpy as np
 import pytest
 from PIL import Image

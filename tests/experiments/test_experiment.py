@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcr.experiments import paper
+from gcr import paper
 from gcr.experiments.experiment import Experiment, compose, differences, setting_lines, settings_of
 from gcr.methods import METHODS
 from gcr.settings import BadInput

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from made_runs import put_run, square
 
+from gcr.analysis.load import read_runs
+from gcr.analysis.tables import distinctions
 from gcr.experiments import readings
 from gcr.experiments.experiment import compose, differing, settings_of
-from gcr.experiments.groups import read_runs
 from gcr.experiments.readings import READINGS
-from gcr.experiments.reproduce import Request, make_plan
-from gcr.experiments.tables import distinctions
+from gcr.paper.plan import Request, make_plan
 from gcr.settings import BadInput
 
 

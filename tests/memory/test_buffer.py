@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gcr.memory import Memory
+from gcr.memory import Buffer
 
 
 def empty(capacity=5, candidates=0):
-    return Memory.empty(capacity, candidates, image_shape=(1, 2, 2), n_classes=3)
+    return Buffer.empty(capacity, candidates, image_shape=(1, 2, 2), n_classes=3)
 
 
 def batch_of(labels):

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from gcr.memory import GssGreedy, Memory, Policy
+from gcr.memory import Buffer, GssGreedy, Policy
 from gcr.memory.gss_greedy import Scores, offer_by_scores, rows_to_compare, scores
 from gcr.select import LastLayerGradients
 from gcr.settings import BadInput
-from gcr.training.draws import DrawPlan, EpochDraws
+from gcr.training.randomness import DrawPlan, EpochDraws
 
 
 def full_memory(remembered):
-    memory = Memory.empty(len(remembered), 0, (1, 1, 1), 2, scored=True)
+    memory = Buffer.empty(len(remembered), 0, (1, 1, 1), 2, scored=True)
     offer(memory, list(range(len(remembered))))
     memory.columns["score"][: len(remembered)] = torch.tensor(remembered)
     return memory
@@ -36,7 +36,7 @@ def labels(memory):
 
 
 def test_the_first_examples_enter_while_there_is_room():
-    memory = Memory.empty(3, 0, (1, 1, 1), 2, scored=True)
+    memory = Buffer.empty(3, 0, (1, 1, 1), 2, scored=True)
     offer(memory, [1, 2, 3, 4])
     assert labels(memory) == [1, 2, 3]
     assert memory.columns["score"][:3].tolist() == pytest.approx([0.1] * 3)
@@ -44,7 +44,7 @@ def test_the_first_examples_enter_while_there_is_room():
 
 
 def test_while_there_is_room_a_batch_enters_whatever_its_score():
-    memory = Memory.empty(3, 0, (1, 1, 1), 2, scored=True)
+    memory = Buffer.empty(3, 0, (1, 1, 1), 2, scored=True)
     offer(memory, [1])
     offer(memory, [2, 3, 4], batch_score=1.9, each=[1.8, 1.7, 1.6], draws=[[0.0, 0.0]] * 3)
     assert labels(memory) == [1, 2, 3]
@@ -105,7 +105,7 @@ def test_a_gradient_of_zero_looks_like_nothing():
 
 
 def test_rows_to_compare_are_filled_ones():
-    memory = Memory.empty(9, 0, (1, 1, 1), 2, scored=True)
+    memory = Buffer.empty(9, 0, (1, 1, 1), 2, scored=True)
     offer(memory, [1, 2, 3])
     assert rows_to_compare(memory, torch.tensor([0.0, 0.34, 0.99999997])).tolist() == [0, 1, 2]
 
@@ -126,7 +126,7 @@ def test_other_draws_stay_as_they_are():
 
 
 def test_only_memory_of_this_policy_has_scores():
-    assert "score" not in Memory.empty(2, 0, (1, 1, 1), 2).columns
+    assert "score" not in Buffer.empty(2, 0, (1, 1, 1), 2).columns
     assert Policy(selector=GssGreedy(compared=7)).compared == 7
     assert Policy().compared == 0
     with pytest.raises(BadInput, match="candidates needs a selector, but memory is gss-greedy"):

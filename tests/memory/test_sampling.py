@@ -2,12 +2,12 @@ import pytest
 import torch
 from test_buffer import batch_of
 
-from gcr.memory import Coin, Distinct, Memory, Split
+from gcr.memory import Buffer, Coin, Distinct, Split
 
 
 def filled(kept, pooled, capacity=8, candidates=8, seen_since=None):
     """Kept rows have labels 0.., candidates labels 100.. ."""
-    memory = Memory.empty(capacity, candidates, (1, 2, 2), 3)
+    memory = Buffer.empty(capacity, candidates, (1, 2, 2), 3)
     if kept:
         memory.offer(batch_of(range(kept)), torch.zeros(kept).double())
         memory.keep(memory.filled_rows(), torch.full((kept,), 2.0))
@@ -46,7 +46,7 @@ def test_an_empty_side_gives_way(sampler, kept, pooled, allowed):
 
 @pytest.mark.parametrize("sampler", [Coin, Split])
 def test_without_a_pool_it_is_uniform_over_the_buffer(sampler):
-    memory = Memory.empty(4, 0, (1, 2, 2), 3)
+    memory = Buffer.empty(4, 0, (1, 2, 2), 3)
     memory.offer(batch_of(range(4)), torch.zeros(4).double())
     counts = torch.zeros(4)
     for seed in range(500):

@@ -2,8 +2,8 @@
 
 from reference.driving import drive, fresh, same_network, same_rows
 
-from gcr.training.draws import selection_draws
-from gcr.training.update import reselect
+from gcr.training.randomness import selection_draws
+from gcr.training.reselect import reselect
 
 __all__ = ["follow", "fresh"]
 

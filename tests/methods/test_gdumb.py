@@ -14,11 +14,11 @@ from gcr.methods.gdumb import minibatches
 from gcr.models import build
 from gcr.select import ClassBalanced, GradApprox
 from gcr.training import Diverged, Training, train
-from gcr.training.draws import EpochDraws
-from gcr.training.stages import plan_stages
+from gcr.training.randomness import EpochDraws
+from gcr.training.reselect import reselect
+from gcr.training.schedule import make_schedule
 from gcr.training.state import RunState
 from gcr.training.step import draw_plan, train_step
-from gcr.training.update import reselect
 
 
 def filled_state(method, model, selector):
@@ -28,7 +28,7 @@ def filled_state(method, model, selector):
     state = RunState.fresh(scenario, model, method, policy, training, seed=3, device=torch.device("cpu"))
     draws = EpochDraws(draw_plan(method, policy, training), most_steps=5, device=torch.device("cpu"))
     for epoch in range(2):
-        draws.fill((3, 0, epoch), plan_stages(scenario, method, training, seed=3).stages[0].rows, n_batches=5)
+        draws.fill((3, 0, epoch), make_schedule(scenario, method, training, seed=3).stages[0].rows, n_batches=5)
         for step in range(5):
             train_step(state, scenario, method, policy, draws.at(torch.tensor(step), 8, replaying=epoch + step > 0))
     untouched = [tensor.clone() for tensor in state.net.state_dict().values()]

@@ -14,8 +14,8 @@ from reference.gradient_methods import PlainGem, bounded_qp
 from gcr.experiments.experiment import compose
 from gcr.memory import Policy
 from gcr.methods import Batch, Gem
-from gcr.methods.cone import cone_multipliers
 from gcr.methods.gem import project_on_past
+from gcr.methods.gem_qp import gem_multipliers
 from gcr.models import build
 from gcr.select import ClassBalanced
 from gcr.settings import BadInput
@@ -50,7 +50,7 @@ def test_the_solution_satisfies_kkt(lines, margin):
     """Feasible on either side, and every multiplier above its bound has a slope of zero."""
     g, past = lines[0].double(), lines[1:].double()
     products, start = past @ past.T, g + margin * past.sum(0)
-    z = cone_multipliers(products, past @ start)
+    z = gem_multipliers(products, past @ start)
     slopes = past @ (start + past.T @ z)  # derivative of the dual
     assert (z >= 0).all()
     assert (slopes >= -1e-5 * past.norm(dim=1) * start.norm() - 1e-12).all()
@@ -66,7 +66,7 @@ def test_multipliers_equal_those_of_every_active_set_tried(seed, t, margin, spre
     g = rng.normal(size=30) - rng.integers(2) * past.sum(0)
     products, slopes = past @ past.T, past @ g
     expected = g + past.T @ bounded_qp(products, slopes, margin)
-    z = cone_multipliers(torch.from_numpy(products), torch.from_numpy(slopes + margin * products.sum(1))).numpy()
+    z = gem_multipliers(torch.from_numpy(products), torch.from_numpy(slopes + margin * products.sum(1))).numpy()
     np.testing.assert_allclose(g + past.T @ (margin + z), expected, atol=1e-6)
 
 

@@ -14,7 +14,7 @@ from gcr.models import build
 from gcr.select import GradApprox, Herding
 from gcr.settings import BadInput
 from gcr.training import Training, train
-from gcr.training.update import reselect
+from gcr.training.reselect import reselect
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_weight_of_zero_is_retrieved_in_vain():
 
 
 def test_no_example_is_retrieved_twice(monkeypatch):
-    """Memory has 12 rows, 20 are asked for, 5 of them retrieved."""
+    """Buffer has 12 rows, 20 are asked for, 5 of them retrieved."""
     scenario, policy, seen = make_scenario(n_per_class=20), Policy(buffer=12, replay_batch=5), []
     loss = Mir.loss
 

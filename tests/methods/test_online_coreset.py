@@ -12,10 +12,10 @@ from gcr.methods import Batch, Ocs
 from gcr.models import build
 from gcr.select import Ocs as OcsSelector
 from gcr.training import Training
-from gcr.training.draws import EpochDraws
+from gcr.training.randomness import EpochDraws
+from gcr.training.reselect import reselect
 from gcr.training.state import RunState
 from gcr.training.step import draw_plan, train_step
-from gcr.training.update import reselect
 
 
 @pytest.mark.parametrize(("model", "tau"), [("mlp", 2.0), ("convnet", 1000.0)])

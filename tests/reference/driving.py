@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from gcr.training.draws import EpochDraws
+from gcr.training.randomness import EpochDraws
+from gcr.training.schedule import make_schedule
 from gcr.training.settings import Training
-from gcr.training.stages import plan_stages
 from gcr.training.state import RunState
 from gcr.training.step import draw_plan, train_step
 
@@ -21,7 +21,7 @@ def fresh(scenario, model, method, policy):
 def drive(state, scenario, method, policy, plain_step, check, end_stage=lambda stage: None, n_stages=2):
     """``plain_step(draws, replay, stage)`` gives the expected loss; ``check()`` compares the rest after every step."""
     draws = EpochDraws(draw_plan(method, policy, TRAINING), STEPS, torch.device("cpu"))
-    for stage, about in enumerate(plan_stages(scenario, method, TRAINING, SEED).stages[:n_stages]):
+    for stage, about in enumerate(make_schedule(scenario, method, TRAINING, SEED).stages[:n_stages]):
         state.stage = stage
         for epoch in range(TRAINING.epochs):
             draws.fill((SEED, stage, epoch), about.rows, STEPS)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gcr
-import gcr.select.match as match
+import gcr.select.matching as match
 from gcr.settings import BadInput
 
 

@@ -116,7 +116,7 @@ def test_a_row_opposed_to_all_of_the_memory_always_enters():
 
 
 def test_slots_are_taken_over_as_often_as_the_paper_says():
-    """Memory: row 0 (C = 1, the first), row 1 (C = 1 + cos 60). Newcomer at 210: c = 1 + max(cos 210, cos 150)."""
+    """Buffer: row 0 (C = 1, the first), row 1 (C = 1 + cos 60). Newcomer at 210: c = 1 + max(cos 210, cos 150)."""
     pool = of_directions([0, 60, 210], kept=torch.tensor([True, True, False]))
     draws = torch.rand(2000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     draws[:, 0] *= draws[:, 1]  # row 0 arrives before row 1

@@ -7,8 +7,8 @@ from reference.matching_pursuit import matching_pursuit as textbook
 from reference.matching_pursuit import objective
 
 from gcr.select import omp, omp_factors
-from gcr.select.problems import Problems
-from gcr.select.refine import replace_rows
+from gcr.select.batched_problems import Problems
+from gcr.select.swap import replace_rows
 
 
 def random_problem(seed):

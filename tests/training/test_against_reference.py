@@ -9,7 +9,7 @@ from reference.plain_parts import same_memory
 from gcr.memory import Policy
 from gcr.methods import Gcr
 from gcr.select import GradApprox
-from gcr.training.update import reselect
+from gcr.training.reselect import reselect
 
 
 @pytest.mark.parametrize(("model", "contrast"), [("mlp", "features"), ("convnet", "features"), ("convnet", "logits")])

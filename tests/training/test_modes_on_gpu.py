@@ -6,12 +6,13 @@ import pytest
 import torch
 from conftest import make_scenario
 
-from gcr.experiments.engine import run_all, set_kernels
 from gcr.experiments.experiment import POLICIES, compose
-from gcr.experiments.job import Execution, Job
-from gcr.experiments.run_folder import RunFolder
 from gcr.memory import Policy
 from gcr.methods import METHODS, DerPlusPlus, Gcr
+from gcr.runs.engine import run_all
+from gcr.runs.folder import RunFolder
+from gcr.runs.job import Execution, Job
+from gcr.runs.local import set_kernels
 from gcr.training import Checkpoints, Diverged, How, Run, Stopped, Training, train
 from gcr.training.pack import run_pack
 

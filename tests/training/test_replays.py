@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from gcr.memory import Coin, Memory, Policy
+from gcr.memory import Buffer, Coin, Policy
 from gcr.methods import Gcr
 from gcr.select import GradApprox
 from gcr.training import Training, train
-from gcr.training.draws import ReplayDraws
+from gcr.training.randomness import ReplayDraws
 from gcr.training.step import draw_replays
 
 
 @pytest.fixture
 def memory():
     """Four kept examples of weights 1, 2, 3 and 6, where six had been kept before, and three candidates."""
-    memory = Memory.empty(8, 8, (1, 2, 2), 3)
+    memory = Buffer.empty(8, 8, (1, 2, 2), 3)
 
     def offer(labels):
         images = torch.zeros(len(labels), 1, 2, 2, dtype=torch.uint8)
@@ -51,7 +51,7 @@ def test_relative_weights_of_the_kept_have_a_mean_of_one(memory):
 
 
 def test_relative_weights_before_anything_is_kept():
-    memory = Memory.empty(8, 8, (1, 2, 2), 3)
+    memory = Buffer.empty(8, 8, (1, 2, 2), 3)
     batch = {"image": torch.zeros(2, 1, 2, 2, dtype=torch.uint8), "label": torch.tensor([7, 8])}
     memory.offer(batch, torch.zeros(2).double())
     assert weights_of(memory, relative=True) == {7: 1.0, 8: 1.0}

@@ -1,0 +1,226 @@
+"""The finished runs below a folder, grouped by what their seeds have in common.
+
+A result that cannot be read, or is not what a result must be, is left out and named; the others stand.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gcr.analysis.statistics import Spread, spread
+from gcr.experiments.experiment import Experiment
+from gcr.runs.folder import RunFolder, finished_runs
+from gcr.settings import BadInput, unknown
+
+VIEWS = {"class_il": "class-IL", "task_il": "task-IL"}
+METRICS = {
+    "accuracy": "accuracy",
+    "forgetting": "forgetting",
+    "anytime": "any-time accuracy",
+    "learning": "learning accuracy",
+    "backward_transfer": "backward transfer",
+    "forward_transfer": "forward transfer",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one experiment over its seeds, in the order of the seeds."""
+
+    folders: list[RunFolder]
+    experiments: list[Experiment]
+    results: list[dict[str, Any]]
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.experiments[0]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [experiment.seed for experiment in self.experiments]
+
+    @property
+    def buffer(self) -> int | None:
+        """K; None without memory."""
+        return self.experiment.memory.buffer if self.experiment.memory else None
+
+    def spread(self, view: str, metric: str) -> Spread | None:
+        """``view`` is class_il or task_il, ``metric`` one of ``METRICS``. None where a run does not have it."""
+        return spread([result[view].get(metric) for result in self.results])
+
+    def by_seed(self, view: str, metric: str) -> dict[int, float]:
+        """The runs that have the metric."""
+        values = {seed: result[view].get(metric) for seed, result in zip(self.seeds, self.results, strict=True)}
+        return {seed: value for seed, value in values.items() if value is not None}
+
+    @property
+    def seconds(self) -> Spread | None:
+        return spread([result["seconds"] for result in self.results])
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    path: Path
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be read ({self.why}); move it away or train it again"
+
+
+@dataclass(frozen=True)
+class Runs:
+    groups: list[Group]
+    unreadable: list[Unreadable]
+
+    @property
+    def notes(self) -> list[str]:
+        """For the foot of a table."""
+        return [*self._unreadable_notes(), *self._version_notes(), *self._precision_notes(), *self._evaluation_notes()]
+
+    def only(self, scenarios: Sequence[str], methods: Sequence[str], buffers: Sequence[int]) -> Runs:
+        """Those of some scenarios, methods and buffer sizes; empty: of all."""
+        for name, asked, known in (
+            ("scenario", scenarios, [group.experiment.scenario for group in self.groups]),
+            ("method", methods, [group.experiment.method.name for group in self.groups]),
+            ("buffer", [str(size) for size in buffers], [str(group.buffer) for group in self.groups if group.buffer]),
+        ):
+            for value in asked:
+                if value not in known:
+                    raise unknown(f"{name} here", value, dict.fromkeys(known))
+        groups = [
+            group
+            for group in self.groups
+            if (not scenarios or group.experiment.scenario in scenarios)
+            and (not methods or group.experiment.method.name in methods)
+            and (not buffers or group.buffer in buffers)
+        ]
+        if not groups:
+            raise BadInput("no runs match --scenario, --method and --buffer together; leave one out")
+        return Runs(groups, self.unreadable)
+
+    def _version_notes(self) -> list[str]:
+        versions = [result["versions"] for group in self.groups for result in group.results]
+        notes = []
+        for library in ("gcr", "torch"):
+            notes += _mixed(f"versions of {library}", [of.get(library, "unknown") for of in versions])
+        return notes
+
+    def _precision_notes(self) -> list[str]:
+        """What ``auto`` means depends on the device."""
+        notes = []
+        for group in self.groups:
+            where = group.folders[0].path.parent
+            notes += _mixed(f"precisions in {where}", [of.get("precision", "unknown") for of in group.results])
+        return notes
+
+    def _evaluation_notes(self) -> list[str]:
+        """Methods that are told where tasks end are evaluated there, others after every stream."""
+        online = [group.experiment for group in self.groups if group.experiment.stream.online]
+        notes = []
+        for scenario in dict.fromkeys(experiment.scenario for experiment in online):
+            made = [e for e in online if e.scenario == scenario and not e.method.sees_all_tasks]
+            told = dict.fromkeys(e.label for e in made if e.method.needs_tasks)
+            if told and not all(e.method.needs_tasks for e in made):
+                notes.append(
+                    f"{scenario}, online: {', '.join(told)} evaluated at the ends of tasks, others after every stream; "
+                    "forgetting, any-time and learning accuracy cannot be compared between the two"
+                )
+        return notes
+
+    def _unreadable_notes(self) -> list[str]:
+        if not self.unreadable:
+            return []
+        names = [f"{bad.path.parent.name}/{bad.path.name}" for bad in self.unreadable]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        results = "result that cannot be read is" if len(names) == 1 else "results that cannot be read are"
+        return [f"{len(names)} {results} left out: {', '.join(names[:3])}{more}"]
+
+
+def _mixed(what: str, values: Iterable[object]) -> list[str]:
+    """A note where they are not all the same."""
+    counts = Counter(map(str, values))
+    told = ", ".join(f"{value} ({number})" for value, number in sorted(counts.items()))
+    return [f"mixed {what}: {told} runs; what they computed may differ"] if len(counts) > 1 else []
+
+
+def read_runs(folder: Path) -> Runs:
+    """All finished runs below ``folder``, in groups."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is not a folder; give the --out folder of earlier runs")
+    runs = group_runs(finished_runs(folder))
+    if runs.unreadable and not runs.groups:
+        more = len(runs.unreadable) - 1
+        others = f"; nor can {more} other{'s' * (more > 1)}" if more else ""
+        raise BadInput(f"{runs.unreadable[0]}{others}")
+    if not runs.groups:
+        raise BadInput(f"no finished runs below {folder}; train some with: gcr run SCENARIO --out {folder}")
+    return runs
+
+
+def group_runs(folders: Iterable[RunFolder]) -> Runs:
+    """Groups in the order of scenario, method, selector and buffer."""
+    groups: dict[tuple[Path, Experiment], list[tuple[RunFolder, Experiment, dict[str, Any]]]] = {}
+    unreadable = []
+    known: dict[str, Experiment] = {}
+    for folder in folders:
+        try:
+            experiment, result = _read_experiment(folder, known), folder.result()
+            check_result(result)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            why = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+            unreadable.append(Unreadable(folder.path, why))
+            continue
+        alike = (folder.path.parent, replace(experiment, seed=0))
+        groups.setdefault(alike, []).append((folder, experiment, result))
+    for rows in groups.values():
+        rows.sort(key=lambda row: row[1].seed)
+    found = [Group(*(list(column) for column in zip(*rows, strict=True))) for rows in groups.values()]
+    return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable)
+
+
+def _read_experiment(folder: RunFolder, known: dict[str, Experiment]) -> Experiment:
+    """That of a run. Seeds of one experiment are told apart without making and checking all of it again."""
+    values = json.loads((folder.path / "experiment.json").read_text())
+    if not isinstance(values, dict) or "seed" not in values:
+        return Experiment.from_dict(values)  # which refuses it
+    rest = json.dumps({key: value for key, value in values.items() if key != "seed"})
+    if rest not in known:
+        known[rest] = Experiment.from_dict(values)
+    return replace(known[rest], seed=values["seed"])
+
+
+def check_result(result: Any) -> None:
+    """Refuse what is not a result: the two views with their matrices and metrics, and how the run was made."""
+    kinds = {"class_il": dict, "task_il": dict, "seconds": float, "steps": int, "device": str, "versions": dict}
+    _check_fields(result, kinds, "result")
+    for view in VIEWS:
+        _check_fields(result[view], {"matrix": list, "accuracy": float, "forgetting": None}, view)
+        for metric in METRICS:
+            if result[view].get(metric) is not None and not _is_number(result[view][metric]):
+                raise BadInput(f"{view}.{metric} must be a finite number or null, got {result[view][metric]!r:.40}")
+        matrix = result[view]["matrix"]
+        if not matrix or not all(isinstance(row, list) and len(row) == len(matrix[0]) > 0 for row in matrix):
+            raise BadInput(f"{view}.matrix must be rows of equal length")
+        if not all({int, float}.issuperset(map(type, row)) and all(map(math.isfinite, row)) for row in matrix):
+            raise BadInput(f"{view}.matrix must be finite numbers")
+
+
+def _check_fields(values: Any, kinds: Mapping[str, type | None], name: str) -> None:
+    if not isinstance(values, dict):
+        raise BadInput(f"{name} must be a JSON object, got {type(values).__name__}")
+    for key, kind in kinds.items():
+        if key not in values:
+            raise BadInput(f"{name} lacks {key}")
+        value = values[key]
+        if kind is not None and not (_is_number(value) if kind is float else isinstance(value, kind)):
+            raise BadInput(f"{name}.{key} must be of kind {kind.__name__}, got {value!r:.40}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

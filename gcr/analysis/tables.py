@@ -1,0 +1,142 @@
+"""What ``gcr table`` shows: a row per group of runs, mean ± SEM over its seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gcr.analysis.formats import Entry, Sheet
+from gcr.analysis.load import METRICS, VIEWS, Group
+from gcr.experiments import readings
+from gcr.experiments.experiment import flat, plain
+
+SHOWN = ("accuracy", "forgetting")  # unless asked for others
+IN_COLUMNS = ("memory.buffer", "stream.setting")  # told by a table's columns and title
+
+
+def columns(metrics: Sequence[str] = SHOWN) -> list[str]:
+    return ["method", "K", "seeds", *(f"{view} {METRICS[m]}" for view in VIEWS.values() for m in metrics), "seconds"]
+
+
+def table(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence[str] = ()) -> list[list[str]]:
+    """A row of text per group, under ``columns``: mean ± SEM over seeds. ``always``: settings that rows must tell."""
+    rows = []
+    for name, group in zip(row_names(groups, always), groups, strict=True):
+        spreads = [group.spread(view, metric) for view in VIEWS for metric in metrics]
+        seconds = f"{group.seconds.mean:.1f}" if group.seconds else "–"
+        cells = [str(s) if s else "–" for s in spreads]
+        rows.append([name, _buffer(group), str(len(group.seeds)), *cells, seconds])
+    return rows
+
+
+def sheets(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence[str] = ()) -> list[Sheet]:
+    """A table per scenario."""
+    return [
+        Sheet(
+            f"{scenario}: percent, mean ± SEM over seeds",
+            columns(metrics),
+            [[Entry(text) for text in row] for row in table(members, metrics, always)],
+        )
+        for scenario, members in by_scenario(groups).items()
+    ]
+
+
+def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[str, object]]:
+    """The same for CSV: a line per group, view and metric, with numbers in full."""
+    lines: list[dict[str, object]] = []
+    for members in by_scenario(groups).values():
+        for name, group in zip(row_names(members), members, strict=True):
+            made = group.experiment
+            about: dict[str, object] = {
+                "scenario": made.scenario,
+                "setting": made.stream.setting,
+                "method": name,
+                "buffer": group.buffer,
+            }
+            for view, metric in ((v, m) for v in VIEWS for m in metrics):
+                found = group.spread(view, metric)
+                lines.append(
+                    about
+                    | {"view": VIEWS[view].lower(), "metric": metric}
+                    | {"mean": found.mean if found else None, "sem": found.sem if found else None}
+                    | {"n": len(group.seeds)}
+                )
+    return lines
+
+
+def by_scenario(groups: list[Group]) -> dict[str, list[Group]]:
+    """Groups under the name of their scenario; online runs apart."""
+    split: dict[str, list[Group]] = {}
+    for group in groups:
+        online = ", online" if group.experiment.stream.online else ""
+        split.setdefault(group.experiment.scenario + online, []).append(group)
+    return split
+
+
+def row_names(groups: list[Group], always: Sequence[str] = ()) -> list[str]:
+    """The label of each group, with what tells it from others of the same label and buffer size; and with its epochs
+    where offline groups differ in them, since that would not be a fair comparison."""
+    epochs = {group.experiment.training.epochs for group in groups if not group.experiment.stream.online}
+    always = [*always, *(["epochs"] if len(epochs) > 1 else [])]
+    families: dict[tuple[str, str, str], list[int]] = {}
+    for number, group in enumerate(groups):
+        families.setdefault((group.experiment.scenario, group.experiment.label, _buffer(group)), []).append(number)
+    names = [group.experiment.label for group in groups]
+    for members in families.values():
+        for number, told in zip(members, distinctions([groups[i] for i in members], always), strict=True):
+            names[number] += f" ({told})" if told else ""
+    return names
+
+
+def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
+    """For each of some groups, what a reader must know of it.
+
+    Values that one tunes (all of training, numbers of the method) are told where groups differ in them; of the rest
+    what is not at its default, model and stream again only where groups differ; the folder where all that is the same
+    for two of them. Settings in ``always`` are told whatever they are.
+    """
+    described = [flat(group.experiment.to_dict()) for group in groups]
+    keys = {key for settings in described for key in settings}
+    varying = {key for key in keys if len({str(settings.get(key)) for settings in described}) > 1}
+    told = []
+    for group, settings in zip(groups, described, strict=True):
+        unusual = group.experiment.unusual
+        words: dict[str, Any] = {}
+        points: dict[str, Any] = {}
+        for key, value in settings.items():
+            name = plain(key)
+            if key.startswith("training.") or (key.startswith("method.") and not isinstance(value, str)):
+                tell = key in varying
+            else:
+                tell = key in unusual and (key in varying or key.startswith(("method.", "memory.")))
+            tell |= name in always and key not in IN_COLUMNS
+            if tell and name in readings.POINTS:
+                points[name] = value
+            elif tell:
+                words[name] = value
+        if group.experiment.has_readings:
+            by_name = group.experiment.by_name
+            asked = {name: value for name, value in points.items() if name in always}
+            rest = {name: value for name, value in points.items() if name not in always}
+            points = readings.as_reading(by_name) if "reading" in always else readings.in_words(by_name, rest)
+            points |= asked
+        words |= points
+        told.append(", ".join(f"{name}={value}" for name, value in words.items()))
+    folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
+    return [
+        ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words
+        for words, folder in zip(told, folders, strict=True)
+    ]
+
+
+def _told_apart(paths: Sequence[tuple[str, ...]]) -> list[str]:
+    """The last part of each path, or as many as it takes to make them differ."""
+    for depth in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-depth:]) for parts in paths]
+        if len(set(names)) == len(set(paths)):
+            break
+    return names
+
+
+def _buffer(group: Group) -> str:
+    return str(group.buffer or "–")

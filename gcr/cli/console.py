@@ -1,0 +1,119 @@
+"""Printing on the terminal: tables, lists, warnings."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gcr.settings import unknown
+
+if TYPE_CHECKING:
+    from gcr.analysis.formats import Sheet
+    from gcr.analysis.load import Runs
+
+out = Console()
+err = Console(stderr=True)
+NAME_WIDTH = 13  # of a row, at the least, where it has to fold
+LEFT_OUT = ("seconds", "seeds")  # columns, in this order, where there is no room
+
+
+def warn_of_unreadable(runs: Runs) -> None:
+    for bad in runs.unreadable:
+        err.print(f"left out: {bad}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
+    for sheet in sheets:
+        out.print(sheet.title, style="bold", markup=False, highlight=False, soft_wrap=True)
+        view = _drawn(sheet)
+        if out.is_terminal and _width(view) > out.width:
+            _print_narrow(sheet)
+        else:
+            Console(width=_width(view)).print(view)
+    for note in notes:
+        _say(note)
+
+
+def _print_narrow(sheet: Sheet) -> None:
+    """Names of rows fold and headings stand in lines; then what counts least is left out, or words of names fold too.
+    Numbers are never cut: where nothing helps, lines are longer than the terminal."""
+    names = [row[0].text for row in sheet.rows]
+    longest, longest_word = (max(map(len, parts), default=0) for parts in (names, " ".join(names).split()))
+    least = [name for name in LEFT_OUT if name in sheet.columns]
+    for room, n in itertools.product((longest_word, NAME_WIDTH), range(len(least) + 1)):
+        view, left_out = _drawn(sheet, narrow=True, left_out=least[:n]), least[:n]
+        needed = _width(view) - max(0, longest - room)
+        if needed <= out.width:
+            break
+    else:
+        view, left_out = _drawn(sheet, narrow=True), []
+        needed = _width(view) - max(0, longest - NAME_WIDTH)
+    Console(width=max(out.width, needed)).print(view)
+    if left_out:
+        _say(f"left out for lack of room: {', '.join(left_out)}")
+
+
+def _say(note: str) -> None:
+    out.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _drawn(sheet: Sheet, narrow: bool = False, left_out: Sequence[str] = ()) -> Table:
+    shown = [c for c, name in enumerate(sheet.columns) if name not in left_out]
+    view = Table()
+    for c in shown:
+        heading = sheet.columns[c]
+        if narrow:
+            heading = "\n".join(re.split(r"(?<![±-]) ", heading))  # a sign stays with what follows
+        folds = narrow and c == 0
+        view.add_column(heading, justify="right" if c else "left", no_wrap=not folds, overflow="fold")
+    for row in sheet.rows:
+        texts = [row[c].text.replace(" ± ", "±") if narrow else row[c].text for c in shown]
+        view.add_row(*(Text(t, "bold" if row[c].bold else "") for t, c in zip(texts, shown, strict=True)))
+    return view
+
+
+def _width(view: Table) -> int:
+    """With nothing folded."""
+    return Console(width=10_000).measure(view).maximum
+
+
+def print_table(form: str, sheets: Sequence[Sheet], records: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> None:
+    """In any of the formats that ``check_format`` takes."""
+    from gcr.analysis import formats
+
+    if form == "terminal":
+        print_sheets(sheets, notes)
+    elif form == "csv":
+        sys.stdout.write(formats.comma_separated(records))
+    else:
+        sys.stdout.write({"markdown": formats.markdown, "latex": formats.latex}[form](sheets, notes))
+
+
+def check_format(form: str) -> None:
+    from gcr.analysis.formats import FORMATS
+
+    if form not in FORMATS:
+        raise unknown("format", form, FORMATS)
+
+
+def print_names(kind: str, rows: list[tuple[str, str, str]], third: str = "settings and defaults") -> None:
+    view = Table(box=None, pad_edge=False, header_style="bold")
+    view.add_column(kind, no_wrap=True)
+    view.add_column("what it is")
+    if any(row[2] for row in rows):
+        view.add_column(third)
+    for row in rows:
+        view.add_row(*row[: len(view.columns)])
+    print_whole(view)
+
+
+def print_whole(view: Table) -> None:
+    """Outside a terminal there is no width to fit: print lines as long as they need to be."""
+    Console(width=None if out.is_terminal else 200).print(view)

@@ -1,0 +1,91 @@
+"""Training experiments from the command line: checks before anything starts, progress, table, report, what is left."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gcr.cli.console import err, out, print_sheets, warn_of_unreadable
+from gcr.settings import BadInput
+
+if TYPE_CHECKING:
+    from gcr.experiments.experiment import Experiment
+    from gcr.runs.job import Execution, Job
+
+words: list[str] = []  # of the command that runs, to be able to repeat it
+
+
+def train_and_show(
+    jobs: list[Job],
+    folder: Path,
+    how: Execution,
+    title: str | None = None,
+    given: Mapping[str, object] | None = None,
+    varied: Sequence[str] = (),
+) -> int:
+    """Train what is not there yet and print all; with a ``title``, write a report into ``folder``. The exit code.
+
+    Settings that were ``given`` are told below the table, those that are ``varied`` in its rows.
+    """
+    from gcr.analysis.load import group_runs
+    from gcr.analysis.tables import sheets
+    from gcr.cli.progress import RunProgress
+    from gcr.report import needs_of_report, write_report
+    from gcr.runs.engine import Ending, run_all
+
+    waiting = [job for job in jobs if not job.folder.finished]
+    check_ready([job.experiment for job in waiting], how, needs_of_report() if title else set())
+    for job in jobs:
+        job.folder.check(job.experiment)
+    for job in waiting:
+        job.folder.make()
+    if reused := len(jobs) - len(waiting):
+        err.print(f"{reused} of {len(jobs)} runs were there already", highlight=False)
+    ending = Ending()
+    if waiting:
+        with RunProgress(waiting, err) as progress:
+            ending = run_all(waiting, progress.listen, how)
+    runs = group_runs(job.folder for job in jobs if job.folder.finished)
+    warn_of_unreadable(runs)
+    if runs.groups:
+        told = ", ".join(f"{name}={value}" for name, value in (given or {}).items())
+        print_sheets(sheets(runs.groups, always=varied), [*([f"given: {told}"] if told else []), *runs.notes])
+    if runs.groups and title:
+        page = write_report(runs.groups, folder / "report.html", title)
+        out.print(f"report: {page}", highlight=False, soft_wrap=True)
+    unfinished = [job for job in waiting if not job.folder.finished]
+    if ending.signal and unfinished:
+        saved = sum(job.folder.saved for job in unfinished)
+        err.print(f"stopped: {len(unfinished)} of {len(jobs)} runs are unfinished, {saved} of them saved", style="red")
+        err.print(f"continue with: {this_command()}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 128 + ending.signal
+    return 1 if unfinished or runs.unreadable else 0
+
+
+def check_ready(experiments: Sequence[Experiment], how: Execution, needs: set[str]) -> None:
+    """An error with its remedy, before anything starts, if device, libraries or data are not there."""
+    from gcr.runs.engine import check_engine
+    from gcr.runs.local import pick_device
+    from gcr.scenarios import entry
+    from gcr.training.step_runner import pick_mode
+
+    check_engine(how)
+    if how.engine == "local":  # what the nodes of a cluster have is theirs to say
+        for method in {experiment.method for experiment in experiments}:
+            pick_mode(how.mode, pick_device(how.device), method)
+    names = {experiment.scenario for experiment in experiments}
+    for needed in {library for name in names for library in entry(name).needs} | needs:
+        if importlib.util.find_spec(needed) is None:
+            raise BadInput(f"this needs the library {needed}; install it with pip")
+    for name in sorted(names):
+        entry(name).check_present()
+
+
+def this_command() -> str:
+    program = ["python", "-m", "gcr"] if sys.argv[0].endswith("__main__.py") else [sys.argv[0]]
+    kept = [word for word in words if word not in ("--fresh", "--resume")]
+    return shlex.join([*program, *kept, *(["--resume"] if kept[:1] == ["run"] else [])])

@@ -1,0 +1,395 @@
+"""The command line: parses, calls, prints; nothing else. What a command needs is imported when it starts."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import gcr
+from gcr.cli import launch
+from gcr.cli.console import check_format, err, out, print_names, print_table, warn_of_unreadable
+from gcr.cli.data import data_app
+from gcr.cli.options import (
+    AddressOption,
+    DeviceOption,
+    EngineOption,
+    FormatOption,
+    GpusOption,
+    MetricsOption,
+    OutOption,
+    PackOption,
+    PrecisionOption,
+    ProcessesOption,
+    ThreadsOption,
+    TrackOption,
+)
+from gcr.cli.parse import read_buffers, read_pack, read_seeds, read_settings, read_variants, read_words
+from gcr.cli.reproduce import reproduce, sweep
+from gcr.settings import BadInput, unknown
+
+app = typer.Typer(
+    name="gcr",
+    help="Continual learning with replay memory chosen by gradient coresets.\n\n"
+    "Example: `gcr demo`, then `gcr run seq-digits --method gcr --seeds 0-4` and `gcr table runs`",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data_app)
+app.command()(reproduce)
+app.command()(sweep)
+
+
+def run_cli(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 ok, 1 a run failed, 2 bad usage, 130 or 143 stopped by a signal."""
+    launch.words[:] = sys.argv[1:] if arguments is None else arguments
+    try:
+        returned: object = app(arguments, standalone_mode=False)
+        return returned if isinstance(returned, int) else 0
+    except BadInput as error:
+        message, code = str(error), 2
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not one of the parser's own
+            raise
+        message, code = error.format_message(), error.exit_code  # type: ignore[attr-defined]
+    if message:
+        err.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return code
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"gcr {gcr.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    out_folder: OutOption = Path("runs/demo"),
+    device: DeviceOption = "auto",
+    processes: ProcessesOption = 0,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+) -> int:
+    """Five methods on real digits, three seeds each: a table and a report in about a minute.
+
+    Example: `gcr demo`
+    """
+    from gcr.experiments.experiment import compose
+    from gcr.runs.folder import RunFolder
+    from gcr.runs.job import Execution, Job
+
+    methods = ("finetune", "er", "der++", "gcr", "joint")
+    experiments = [
+        compose("seq-digits", method, seed=seed, overrides={"epochs": 8}) for method in methods for seed in range(3)
+    ]
+    jobs = [Job(experiment, RunFolder.of(out_folder, experiment)) for experiment in experiments]
+    how = Execution(device=device, processes=processes, engine=engine, address=address)
+    return launch.train_and_show(jobs, out_folder, how, title="Digits, five methods")
+
+
+@app.command()
+def run(
+    scenario: Annotated[str, typer.Argument(help="Which tasks; see `gcr scenarios`.")],
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="See `gcr methods`; several as er,gcr; or all.")
+    ] = "gcr",
+    selector: Annotated[
+        str | None, typer.Option("--selector", help="See `gcr selectors`; the method's own if not given.")
+    ] = None,
+    setting: Annotated[
+        str | None, typer.Option("--setting", help="offline (the default) or online: one pass over streams.")
+    ] = None,
+    stream: Annotated[int | None, typer.Option("--stream", help="Examples of each stream, online.")] = None,
+    buffer: Annotated[int | None, typer.Option("--buffer", "-k", help="Examples kept in memory.")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over each task.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="convnet, mlp or resnet18.")] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="As 0,1,2 or 0-4.")] = "0",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, as lr=0.03; may be repeated.")
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option("--vary", help="Compare values of a setting, as gamma=0,0.5,1; of several: all combinations."),
+    ] = None,
+    out_folder: OutOption = Path("runs"),
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run folder; made from the experiment if not given.")
+    ] = None,
+    device: DeviceOption = "auto",
+    mode: Annotated[
+        str, typer.Option("--mode", help="How steps run: auto, eager, compiled or captured (as a CUDA graph).")
+    ] = "auto",
+    precision: PrecisionOption = None,
+    pack: PackOption = "auto",
+    processes: ProcessesOption = 0,
+    threads: ThreadsOption = 1,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits every time on a GPU too; slower.")
+    ] = False,
+    checkpoint_steps: Annotated[
+        int,
+        typer.Option(
+            "--checkpoint-steps",
+            help="A checkpoint every so many steps, besides those at epochs' ends; 0: only those.",
+            min=0,
+        ),
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume/--fresh", help="Continue unfinished runs, or begin them again.")
+    ] = True,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+    gpus: GpusOption = 1.0,
+    track: TrackOption = "",
+) -> int:
+    """Train a method on a scenario, once per seed. Finished runs are kept, unfinished ones continued.
+
+    Examples:
+
+    `gcr run seq-digits --method gcr --buffer 100 --seeds 0,1,2`
+
+    `gcr run seq-digits --method er --selector grad-approx --set lr=0.03 --out runs/er-gcr`
+
+    `gcr run seq-digits --method all --setting online --seeds 0-4`
+
+    `gcr run seq-digits --vary selector=grad-approx,class-balanced --vary gamma=0,0.1 --seeds 0-4`
+
+    `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8`
+
+    `gcr run seq-cifar10 --method gcr,er --seeds 0-14 --engine ray --address 10.0.0.1:6379 --track mlflow`
+    """
+    from gcr.experiments.experiment import compose, settings_of
+    from gcr.methods import METHODS
+    from gcr.paper.grid_search import variant_name
+    from gcr.runs.folder import RunFolder
+    from gcr.runs.job import Execution, Job
+
+    overrides = read_settings(settings or [])
+    named = {"buffer": buffer, "epochs": epochs, "model": model, "precision": precision}
+    for key, value in (named | {"setting": setting, "stream": stream}).items():
+        if value is not None:
+            if key in overrides:
+                raise BadInput(f"{key} is given twice, as --{key} and as --set {key}=…; give it once")
+            overrides[key] = value
+    methods = [known.name for known in METHODS] if method == "all" else method.split(",")
+    many = len(methods) > 1
+    if many and (selector or name or vary):
+        option = "selector" if selector else "name" if name else "vary"
+        raise BadInput(f"--{option} is for one method at a time, got --method {method}")
+    if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", name):
+        raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
+    variants = read_variants(vary or [])
+    if twice := variants[0].keys() & (overrides.keys() | ({"selector"} if selector else set())):
+        raise BadInput(f"{min(twice)} is varied and given once more; give it once")
+    jobs = []
+    for each, variant, seed in itertools.product(methods, variants, read_seeds(seeds)):
+        values = settings_of(each, overrides, several=many) | {k: v for k, v in variant.items() if k != "selector"}
+        chosen = variant.get("selector", selector)
+        experiment = compose(scenario, each, seed=seed, selector=chosen, overrides=values)
+        jobs.append(Job(experiment, RunFolder.of(out_folder, experiment, variant_name(experiment, variant, name))))
+    if len({job.experiment for job in jobs}) < len(jobs):
+        raise BadInput(f"{'--vary has a value' if vary else '--method has a method'} twice; give each once")
+    how = Execution(
+        device,
+        mode,
+        read_pack(pack),
+        processes,
+        threads,
+        deterministic,
+        checkpoint_steps,
+        not resume,
+        engine,
+        address,
+        gpus,
+        track,
+    )
+    given = {key: value for key, value in overrides.items() if key not in ("buffer", "setting")}  # told anyway
+    return launch.train_and_show(jobs, out_folder, how, given=given, varied=list(variants[0]))
+
+
+@app.command("methods")
+def list_methods() -> None:
+    """The learning methods, with their settings and defaults."""
+    from gcr.methods import METHODS
+
+    print_names("method", [(m.name, m.summary, _defaults(m)) for m in METHODS])
+
+
+@app.command("selectors")
+def list_selectors() -> None:
+    """The ways to choose what memory keeps, with their settings and defaults."""
+    from gcr.experiments.experiment import POLICIES
+
+    print_names("selector", [(s.name, s.summary, _defaults(s)) for s in POLICIES])
+
+
+@app.command("scenarios")
+def list_scenarios() -> None:
+    """The sequences of tasks."""
+    from gcr.scenarios import entries
+
+    print_names("scenario", [(s.name, s.summary, "") for s in entries()])
+
+
+@app.command("settings")
+def list_settings(
+    method: Annotated[str, typer.Argument(help="See `gcr methods`.")] = "gcr",
+    selector: Annotated[str | None, typer.Option("--selector", help="See `gcr selectors`.")] = None,
+    scenario: Annotated[str, typer.Option("--scenario", help="Some defaults are the scenario's.")] = "seq-digits",
+) -> None:
+    """What `--set` takes for a method, with defaults and a line each.
+
+    Example: `gcr settings er --selector grad-approx`
+    """
+    from gcr.experiments.experiment import setting_lines
+
+    print_names("setting", setting_lines(scenario, method, selector), third="default")
+
+
+@app.command()
+def table(
+    folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
+    scenario: Annotated[str | None, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = None,
+    method: Annotated[str | None, typer.Option("--method", "-m", help="Only these, as er,gcr.")] = None,
+    buffer: Annotated[str | None, typer.Option("--buffer", "-k", help="Only these buffer sizes, as 200,500.")] = None,
+    metrics: MetricsOption = "accuracy,forgetting",
+    form: FormatOption = "terminal",
+    paper: Annotated[
+        str | None, typer.Option("--paper", help="A table of the paper to set the runs beside, as offline-accuracy.")
+    ] = None,
+) -> None:
+    """Mean ± SEM over seeds for all finished runs below a folder; or a table of the paper, with our runs beside it.
+
+    Examples:
+
+    `gcr table runs --method er,gcr --metrics anytime,backward_transfer`
+
+    `gcr table runs --paper offline-accuracy --buffer 500 --format markdown`
+    """
+    from gcr.analysis import tables
+    from gcr.analysis.load import read_runs
+    from gcr.paper import compare_to_paper
+    from gcr.paper.plan import Request, asked_table
+
+    names = _metrics(metrics)
+    check_format(form)
+    only = read_words("scenario", scenario), read_words("method", method), read_buffers(buffer)
+    asked = asked_table(Request(paper, *only)) if paper is not None else None
+    if asked is not None and tuple(names) != tables.SHOWN:
+        raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
+    runs = read_runs(folder)
+    warn_of_unreadable(runs)
+    if asked is None:
+        runs = runs.only(*only)
+        sheets, records, notes = tables.sheets(runs.groups, names), tables.records(runs.groups, names), runs.notes
+    else:
+        found = compare_to_paper.compare(runs.groups, asked)
+        shown = replace(runs, groups=[g for g in runs.groups if any(row.group is g for row in found.rows)])
+        sheets, records, notes = (
+            compare_to_paper.sheets(found),
+            compare_to_paper.records(found),
+            [*shown.notes, *found.notes],
+        )
+    print_table(form, sheets, records, notes)
+
+
+def _metrics(text: str) -> list[str]:
+    from gcr.analysis.load import METRICS
+
+    names = text.split(",")
+    for name in names:
+        if name not in METRICS:
+            raise unknown("metric", name, METRICS)
+    return names
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="Folder of one experiment, with its seeds.")],
+    second: Annotated[Path, typer.Argument(help="Folder of the other.")],
+    metrics: MetricsOption = "accuracy,forgetting,anytime,learning",
+    form: FormatOption = "terminal",
+) -> None:
+    """Two experiments on equal seeds: means, the difference, and a paired test.
+
+    Example: `gcr compare runs/seq-digits-gcr-k100 runs/seq-digits-er-k100`
+    """
+    from gcr.analysis import compare as comparison
+    from gcr.analysis.load import read_runs
+
+    names = _metrics(metrics)
+    check_format(form)
+    both = read_runs(first), read_runs(second)
+    ours, theirs = (comparison.one_group(*given) for given in zip((first, second), both, strict=True))
+    for runs in both:
+        warn_of_unreadable(runs)
+    found = comparison.lines(ours, theirs, names)
+    notes = [*comparison.notes(ours, theirs, found), *dict.fromkeys(note for runs in both for note in runs.notes)]
+    print_table(form, [comparison.sheet(ours, theirs, found)], comparison.records(found), notes)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of runs.")],
+    page: Annotated[
+        Path | None, typer.Option("--page", help="File to write; report.html in the folder if not given.")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--serve", help="Show it live in a browser on this machine, until Ctrl-C, as runs go on.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", help="Where --serve listens, 8642 if not given; 0: any free port.", min=0, max=65535),
+    ] = None,
+) -> None:
+    """One self-contained HTML page for all finished runs below a folder; or the same live, with unfinished runs too.
+
+    Examples:
+
+    `gcr report runs`
+
+    `gcr report runs --serve`
+    """
+    from gcr.analysis.load import read_runs
+    from gcr.report import serve, write_report
+
+    if live and page is not None:
+        raise BadInput("--page and --serve exclude each other; a live page is not written to a file")
+    if port is not None and not live:
+        raise BadInput("--port is for --serve; give both, or neither to write a file")
+    if live:
+        serve(
+            folder,
+            8642 if port is None else port,
+            lambda url: out.print(f"report: {url} (Ctrl-C ends it)", highlight=False, soft_wrap=True),
+        )
+        return
+    runs = read_runs(folder)
+    warn_of_unreadable(runs)
+    written = write_report(runs.groups, page or folder / "report.html", unreadable=runs.unreadable)
+    out.print(f"report: {written}", highlight=False, soft_wrap=True)
+
+
+def _defaults(part: type[Any]) -> str:
+    return ", ".join(f"{f.name}={f.default}" for f in fields(part) if "help" in f.metadata)
+
+
+if __name__ == "__main__":
+    sys.exit(run_cli())

@@ -1,0 +1,181 @@
+"""Progress of runs: how many are done, rate, time left, last accuracies."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gcr.runs.estimate import in_words
+from gcr.runs.job import Event, Job
+
+LINE_SECONDS = 30.0  # between two lines of a table's progress where there is no terminal
+LAST = 3  # accuracies shown with it
+
+
+class RunProgress:
+    """One bar over the steps of all runs on a terminal, nothing elsewhere; remarks and failures are always said."""
+
+    def __init__(self, jobs: list[Job], console: Console) -> None:
+        self.console = console
+        self.jobs, self.done, self.ended = jobs, [0] * len(jobs), 0
+        self.totals: dict[int, int] = {}
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps, {task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self.task = self.bar.add_task("starting", total=None, rate="…")
+
+    def __enter__(self) -> RunProgress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def listen(self, event: Event) -> None:
+        who, experiment = _who(self.jobs[event.job]), self.jobs[event.job].experiment
+        briefly = f"{experiment.label} seed {experiment.seed}"
+        if event.epoch is not None:
+            self.done[event.job], self.totals[event.job] = event.epoch.steps, event.epoch.total_steps
+        self.ended += event.ends_job
+        if event.remark is not None:
+            self.console.print(f"{who}: {event.remark}", markup=False, highlight=False, soft_wrap=True)
+        elif event.error is not None:
+            self.console.print(
+                f"failed: {who}: {event.error}", style="red", markup=False, highlight=False, soft_wrap=True
+            )
+        elif event.accuracy is not None and self.console.is_terminal:
+            self.console.print(f"{briefly}: class-IL {event.accuracy:.2f}", highlight=False)
+        known = sum(self.totals.values())
+        total = known * len(self.jobs) / max(len(self.totals), 1)  # runs not started yet count as the average
+        speed = self.bar.tasks[0].speed
+        self.bar.update(
+            self.task,
+            description=f"{self.ended}/{len(self.jobs)} runs, {briefly}",
+            completed=sum(self.done),
+            total=round(total),
+            rate=f"{speed:.0f}/s" if speed else "…",
+        )
+
+
+class TableProgress:
+    """Many runs of unequal length: how many are done, running, queued, their rate, the time left, the last accuracies.
+
+    A bar on a terminal, elsewhere a line now and then; remarks and failures are always said. ``weights``: how long each
+    run takes relative to the others, ``before``: how many more were done already.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        console: Console,
+        weights: Sequence[float],
+        before: int = 0,
+        name: str = "runs",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.jobs, self.console, self.clock = jobs, console, clock
+        self.weights, self.before, self.name = list(weights), before, name
+        self.fractions = [0.0] * len(jobs)  # of each run, how much is done
+        self.first: dict[int, float] = {}  # how much was done when it was first heard of: it was continued
+        self.running: set[int] = set()
+        self.done = self.failed = self.elsewhere = 0
+        self.ended: set[int] = set()
+        self.last: deque[str] = deque(maxlen=LAST)
+        self.began = self.told = clock()
+        self.bar = Progress(
+            BarColumn(20),
+            TextColumn("{task.description}"),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self.task = self.bar.add_task("starting", total=sum(self.weights))
+
+    def __enter__(self) -> TableProgress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def listen(self, event: Event) -> None:
+        number = event.job
+        if event.epoch is not None:
+            share = event.epoch.steps / max(event.epoch.total_steps, 1)
+            if number not in self.first:  # of a continued run, an epoch is ours at most
+                self.first[number] = max(0.0, share - 1 / max(1, self.jobs[number].experiment.training.epochs))
+            self.fractions[number] = share
+            self.running.add(number)
+        if event.ends_job:
+            self._end(event)
+        if event.remark is not None:
+            self.say(f"{_who(self.jobs[number])}: {event.remark}")
+        self._show()
+
+    def say(self, text: str, style: str = "") -> None:
+        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def _end(self, event: Event) -> None:
+        number, who = event.job, _who(self.jobs[event.job])
+        self.ended.add(number)
+        if event.error is not None:
+            self.failed += 1
+            self.say(f"failed: {who}: {event.error}", "red")
+        elif event.accuracy is not None:
+            self.done += 1
+            self.elsewhere += number not in self.running
+            self.fractions[number] = 1.0
+            self.first.setdefault(number, 1.0)
+            self.last.append(f"{who} {event.accuracy:.2f}")
+            if self.console.is_terminal:
+                self.say(f"{who}: class-IL {event.accuracy:.2f}")
+        self.running.discard(number)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """None until there is a rate to go by."""
+        parts = list(enumerate(zip(self.weights, self.fractions, strict=True)))
+        by_us = sum(weight * (done - self.first.get(n, 0.0)) for n, (weight, done) in parts)
+        left = sum(weight * (1 - done) for n, (weight, done) in parts if n not in self.ended)
+        elapsed = self.clock() - self.began
+        return elapsed * left / by_us if by_us > 0 else None
+
+    def text(self) -> str:
+        """All of it in a line."""
+        queued = len(self.jobs) - len(self.ended) - len(self.running)
+        of = f"{self.before + self.done}/{self.before + len(self.jobs)}"
+        parts = [f"{of} {self.name} done, {len(self.running)} running, {queued} queued"]
+        if self.failed:
+            parts[0] += f", {self.failed} failed"
+        minutes = (self.clock() - self.began) / 60
+        if self.done and minutes > 0:
+            parts.append(f"{self.done / minutes:.3g}/min")
+        if self.seconds_left is not None:
+            parts.append(f"{in_words(self.seconds_left)} left")
+        if self.last and not self.console.is_terminal:  # there each has a line above the bar
+            parts.append("last class-IL: " + ", ".join(self.last))
+        return "; ".join(parts)
+
+    def _show(self) -> None:
+        if self.console.is_terminal:
+            done = sum(w * f for w, f in zip(self.weights, self.fractions, strict=True))
+            self.bar.update(self.task, description=self.text(), completed=done)
+        elif self.clock() - self.told >= LINE_SECONDS:
+            self.told = self.clock()
+            self.say(self.text())
+
+
+def _who(job: Job) -> str:
+    """By its folder, which says the values too: there may be many runs of a method."""
+    return f"{job.folder.path.parent.name} seed {job.experiment.seed}"

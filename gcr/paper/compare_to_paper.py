@@ -1,0 +1,258 @@
+"""Runs beside a table of the paper, cell by cell.
+
+A run stands beside a cell if it keeps to all that the paper fixes for it (``paper.departures``), the chosen values of
+its view among them: a run with the values chosen for class-IL is not compared with the paper's task-IL. Bold follows
+the paper's rule among the runs of a column: the best, and what is not significantly worse (paired t-test, p < 0.05).
+The paper's ± is shown and never tested with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gcr import paper
+from gcr.analysis.formats import Entry, Sheet
+from gcr.analysis.load import METRICS, VIEWS, Group
+from gcr.analysis.statistics import BOLD_P, Best, Spread, best, interval, not_apart
+from gcr.analysis.tables import distinctions
+from gcr.paper import Cell, Place, Table
+from gcr.settings import BadInput
+
+COLUMNS = ["method", "K", "ours: mean ± SEM", "n", "paper: mean ± spread", "difference", "reached"]
+ENOUGH = 5  # seeds, for an interval that holds the paper's mean to count
+OURS_ALONE = 4  # columns that need no value of the paper
+MISSING = "missing"
+NAMED = 8  # runs left out that are named
+PAPERS = {"paper_mean", "paper_spread", "paper_bold", "difference", "paper_inside_95"}  # of a record
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell of the paper and the runs that repeat it, if there are any."""
+
+    cell: Cell
+    name: str
+    ours: Spread | None = None  # None: missing
+    interval: tuple[float, float] | None = None  # 95%; None for a single seed
+    by_seed: dict[int, float] | None = None
+    bold: bool = False
+    group: Group | None = None  # the runs
+
+    @property
+    def difference(self) -> float | None:
+        return self.ours.mean - self.cell.mean if self.ours and self.cell.mean is not None else None
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the paper's mean lies in our interval."""
+        if self.interval is None or self.cell.mean is None:
+            return None
+        return self.interval[0] <= self.cell.mean <= self.interval[1]
+
+    @property
+    def reached(self) -> str:
+        """Whether our mean is as good as the paper's, or the paper's lies in our interval, of seeds enough."""
+        if self.difference is None or self.ours is None:
+            return "–"
+        good = self.difference <= 0 if self.cell.metric == "forgetting" else self.difference >= 0
+        if self.inside is None:
+            return "undecided"
+        if not self.inside:
+            return "yes, better" if good else "no"
+        return "yes" if good or self.ours.n >= ENOUGH else "undecided"
+
+
+@dataclass(frozen=True)
+class Beside:
+    rows: list[Row]
+    notes: list[str]
+
+
+def compare(
+    groups: Sequence[Group], table: str | Table, values: Mapping[Place, Mapping[str, Any]] | None = None
+) -> Beside:
+    """All cells of a table of the paper, each with the groups that repeat it. ``values`` stand in for those that the
+    paper's search chose; a place without any has no runs."""
+    about = paper.table(table) if isinstance(table, str) else table
+    if about.grids and values is None:
+        raise BadInput(f"{about.name} is not the paper's; print it with: gcr reproduce {about.name} --show")
+    places: dict[tuple[object, ...], list[int]] = {}
+    for number, group in enumerate(groups):
+        places.setdefault(_place_of_group(group), []).append(number)
+    rows: list[Row] = []
+    departures: dict[int, list[str]] = {}  # of runs at the place of a cell, the fewest
+    for cell in about.cells:
+        matching = []
+        for number in places.get(_place_of_cell(cell), []):
+            if values is not None and cell.place not in values:
+                continue
+            found = paper.departures(groups[number].experiment, cell, values[cell.place] if values else None)
+            departures[number] = min(departures.get(number, found), found, key=len)
+            if not found:
+                matching.append(groups[number])
+        rows += _rows(cell, matching)
+    columns: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        columns.setdefault(row.cell.column, []).append(row)
+    bests = {column: _best(members) for column, members in columns.items()}
+    rows = [replace(row, bold=row.ours is not None and row.name in bests[row.cell.column].labels) for row in rows]
+    notes = _test_notes(list(bests.values()))
+    if about.pairwise_p is not None:
+        notes += [text for members in columns.values() for text in _pairwise_notes(members, about.pairwise_p)]
+    told = [f"of the paper's table: {note}" for note in about.notes]
+    left_out = [(groups[number], found) for number, found in departures.items() if found]
+    whose = _value_notes(about.cells) if values is None else []
+    return Beside(rows, [*notes, *_left_out_notes(left_out), *whose, *told])
+
+
+def sheets(found: Beside, alone: str = "") -> list[Sheet]:
+    """A table per scenario, setting, view and metric; its rows by buffer size. ``alone`` marks runs that must not be
+    compared with the paper's values: these are left out then, as they are where the paper has none."""
+    columns = columns_of(found, alone)
+    return [
+        Sheet(title, columns, [entries(row)[: len(columns)] for row in members])
+        for title, members in by_sheet(found, alone).items()
+    ]
+
+
+def columns_of(found: Beside, alone: str = "") -> list[str]:
+    without = bool(alone) or all(row.cell.mean is None for row in found.rows)
+    return COLUMNS[:OURS_ALONE] if without else COLUMNS
+
+
+def by_sheet(found: Beside, alone: str = "") -> dict[str, list[Row]]:
+    """The rows of each sheet under its title."""
+    without = len(columns_of(found, alone)) == OURS_ALONE
+    mark = (f", {alone}" if alone else "") + (": percent" if without else ": percent, beside the paper's")
+    split: dict[str, list[Row]] = {}
+    for row in found.rows:
+        cell = row.cell
+        view = cell.view.replace("il", "IL")
+        title = f"{cell.scenario}, {cell.setting}, {view} {METRICS[cell.metric]}{mark}"
+        split.setdefault(title, []).append(row)
+    return {title: sorted(members, key=lambda row: row.cell.buffer) for title, members in split.items()}
+
+
+def records(found: Beside, alone: str = "") -> list[dict[str, object]]:
+    """The same for CSV, with numbers in full; ``alone``, if it says anything, leaves out the paper's."""
+    full = [_record(row) for row in found.rows]
+    if not alone:
+        return full
+    return [{key: value for key, value in record.items() if key not in PAPERS} for record in full]
+
+
+def _record(row: Row) -> dict[str, object]:
+    return {
+        "table": row.cell.table,
+        "scenario": row.cell.scenario,
+        "setting": row.cell.setting,
+        "view": row.cell.view,
+        "metric": row.cell.metric,
+        "method": row.name,
+        "buffer": row.cell.buffer,
+        "mean": row.ours.mean if row.ours else None,
+        "sem": row.ours.sem if row.ours else None,
+        "n": row.ours.n if row.ours else 0,
+        "low_95": row.interval[0] if row.interval else None,
+        "high_95": row.interval[1] if row.interval else None,
+        "bold": _yes_no(row.bold) if row.ours else None,
+        "paper_mean": row.cell.mean,
+        "paper_spread": row.cell.spread,
+        "paper_bold": _yes_no(row.cell.bold),
+        "difference": row.difference,
+        "paper_inside_95": _yes_no(row.inside),
+    }
+
+
+def _rows(cell: Cell, groups: Sequence[Group]) -> list[Row]:
+    view = cell.view.replace("-", "_")
+    assert view in VIEWS
+    rows = []
+    for group, told in zip(groups, distinctions(groups) if groups else [], strict=True):
+        ours = group.spread(view, cell.metric)
+        if ours is not None:
+            name = f"{cell.method} ({told})" if told else cell.method
+            rows.append(Row(cell, name, ours, interval(ours), group.by_seed(view, cell.metric), group=group))
+    return rows or [Row(cell, cell.method)]
+
+
+def _best(rows: Sequence[Row]) -> Best:
+    higher = rows[0].cell.metric == "accuracy"
+    return best({row.name: row.by_seed for row in rows if row.by_seed}, higher=higher)
+
+
+def entries(row: Row) -> list[Entry]:
+    """A row of a sheet, under ``COLUMNS``."""
+    cell = row.cell
+    return [
+        Entry(row.name),
+        Entry(str(cell.buffer)),
+        Entry(str(row.ours) if row.ours else MISSING, row.bold),
+        Entry(str(row.ours.n) if row.ours else "0"),
+        Entry(str(cell), cell.bold),
+        Entry(f"{round(row.difference, 2) + 0.0:+.2f}" if row.difference is not None else "–"),
+        Entry(row.reached),
+    ]
+
+
+def _yes_no(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"
+
+
+def _place_of_cell(cell: Cell) -> tuple[object, ...]:
+    about = paper.label(cell.method)
+    return cell.scenario, cell.setting, about.method, about.selector, cell.buffer
+
+
+def _place_of_group(group: Group) -> tuple[object, ...]:
+    made = group.experiment
+    selector = buffer = None
+    if made.memory is not None:
+        buffer = made.memory.buffer
+        if made.memory.selector.name != made.method.default_selector:
+            selector = made.memory.selector.name
+    return made.scenario, made.stream.setting, made.method.name, selector, buffer
+
+
+def _test_notes(bests: Sequence[Best]) -> list[str]:
+    notes = [f"bold: the best of a column and all not significantly worse (paired t-test, p < {BOLD_P})"]
+    for text, count in Counter(text for found in bests for _, text in found.doubts).items():
+        notes.append(f"{text} ({count} {'comparison' if count == 1 else 'comparisons'})")
+    return notes
+
+
+def _pairwise_notes(rows: Sequence[Row], level: float) -> list[str]:
+    present = {row.name: row.by_seed for row in rows if row.by_seed}
+    if len(present) < 2:
+        return []
+    where = f"K = {rows[0].cell.buffer}"
+    pairs = [
+        f"{a} and {b} (p = {found.p:.2g}, d = {found.effect:.2g})" if found.p is not None else f"{a} and {b} (untested)"
+        for a, b, found in not_apart(present, level)
+    ]
+    if not pairs:
+        return [f"{where}: all {len(present)} rows differ pairwise with p < {level:g}"]
+    return [f"{where}: not apart at p < {level:g}: {'; '.join(pairs)}"]
+
+
+def _left_out_notes(left_out: Sequence[tuple[Group, list[str]]]) -> list[str]:
+    """Runs at the place of a cell that do not repeat it."""
+    notes = [
+        f"left out: {group.folders[0].path.parent.name}, since {'; '.join(departures)}"
+        for group, departures in left_out[:NAMED]
+    ]
+    return [*notes, f"left out: {len(left_out) - NAMED} more"] if len(left_out) > NAMED else notes
+
+
+def _value_notes(cells: Sequence[Cell]) -> list[str]:
+    """Where the chosen values are our choice."""
+    taken: dict[str, list[str]] = {}
+    for cell in cells:
+        found = paper.chosen(*cell.place)
+        if found.ours:
+            names = taken.setdefault(found.why, [])
+            names += [cell.method] if cell.method not in names else []
+    return [f"chosen values are our choice for {', '.join(names)}: those of {why}" for why, names in taken.items()]

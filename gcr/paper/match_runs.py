@@ -1,0 +1,61 @@
+"""From a cell of the paper to the run that repeats it, and from a run to whether it does.
+
+The paper fixes data, network, epochs, batches and what its search chose. It leaves open much else (how weights are
+normalised, what selection sees, …): runs that differ there are repetitions too, under different readings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gcr.experiments.experiment import Experiment, compose, flat, plain
+from gcr.paper.tables import Cell, chosen, label
+
+PROTOCOL = {
+    "scenario",
+    "model",
+    "method.name",
+    "memory.selector.name",
+    "memory.selector.replace",  # options of ours, off in the paper
+    "memory.selector.trim",
+    "memory.selector.rows",
+    "memory.selector.weights",
+    "memory.buffer",
+    "memory.replay_batch",
+    "memory.candidates",
+    "memory.every",
+    "memory.pool",  # these three are ours, too
+    "memory.kept_weights",
+    "memory.statistics",
+    "training.epochs",
+    "training.batch",
+    "training.repeats",
+}
+
+
+def experiment(cell: Cell, seed: int, values: Mapping[str, Any] | None = None) -> Experiment:
+    """What has to be run for a cell, with the values chosen for its view: the paper's, or ``values``."""
+    about = label(cell.method)
+    if values is None:
+        values = chosen(*cell.place).overrides
+    overrides = dict(values) | {"buffer": cell.buffer, "setting": cell.setting}
+    return compose(cell.scenario, about.method, seed=seed, selector=about.selector, overrides=overrides)
+
+
+def departures(run: Experiment, cell: Cell, values: Mapping[str, Any] | None = None) -> list[str]:
+    """Where a run differs from what the paper fixes for a cell, in words; empty for a repetition of it. ``values``
+    stand in for the paper's chosen ones."""
+    whose = "the paper's" if values is None else "the search's"
+    if values is None:
+        values = chosen(*cell.place).overrides
+    there, asked = flat(run.to_dict()), flat(experiment(cell, run.seed, values).to_dict())
+    found = []
+    for key, value in asked.items():
+        name = plain(key)
+        fixed = key in PROTOCOL or name in values or (key.startswith("stream.") and key != "stream.stream")
+        fixed = fixed or (key == "stream.stream" and cell.setting == "online")
+        if fixed and there.get(key) != value:
+            owner = whose if name in values else "the paper's"
+            found.append(f"{name if name != 'name' else key} is {there.get(key)}, {owner} {value}")
+    return found

@@ -1,0 +1,1 @@
+"""Runs: trained into folders, on this machine or a cluster."""

@@ -1,0 +1,58 @@
+"""Training a list of jobs: on this machine or on a Ray cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gcr.runs.job import Event, Execution, Job, Listener
+from gcr.runs.local import pick_device, run_here
+from gcr.runs.tracking import tracked, trackers
+from gcr.settings import BadInput, unknown
+
+ENGINES = ("local", "ray")
+
+
+@dataclass
+class Ending:
+    """How a list of jobs ended. Jobs that were stopped, or not begun, continue with the same command."""
+
+    failed: int = 0
+    signal: int = 0  # that stopped them; 0: none
+
+
+def run_all(jobs: list[Job], listen: Listener, how: Execution | None = None) -> Ending:
+    """Train all jobs. One failure does not stop the others; SIGINT and SIGTERM stop all, with a checkpoint of each.
+
+    A run on a CPU uses ``how.threads`` threads: with the same number the bits are the same, whatever runs beside it.
+    """
+    how = how or Execution()
+    check_engine(how)
+    ending = Ending()
+    with tracked(jobs, listen, how) as listen:
+
+        def count(event: Event) -> None:
+            ending.failed += event.error is not None
+            listen(event)
+
+        if how.engine == "ray":
+            from gcr.runs.ray.engine import run_on_ray
+
+            ending.signal = run_on_ray(jobs, count, how).number
+        else:
+            ending.signal = run_here(jobs, count, how).number
+    return ending
+
+
+def check_engine(how: Execution) -> None:
+    """Refuse an engine or tracker that does not exist or cannot be used here."""
+    trackers(how)
+    if how.engine not in ENGINES:
+        raise unknown("engine", how.engine, ENGINES)
+    if how.engine == "ray":
+        from gcr.runs.ray.cluster import check
+
+        check(how)
+    elif how.address is not None:
+        raise BadInput(f"address is of a Ray cluster, got {how.address} with the local engine; add --engine ray")
+    else:
+        pick_device(how.device)

@@ -1,0 +1,198 @@
+"""One experiment, trained into its folder: begun or continued, watched, finished."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+import gcr
+from gcr import scenarios
+from gcr.experiments.experiment import Experiment, flat
+from gcr.runs.folder import Busy, RunFolder
+from gcr.runs.provenance import source
+from gcr.scenarios import Scenario, Stream
+from gcr.settings import BadInput
+from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
+from gcr.training.numerics import resolved
+
+
+@dataclass(frozen=True)
+class Job:
+    experiment: Experiment
+    folder: RunFolder
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How jobs are carried out. Only ``threads``, ``deterministic`` and the device can touch a number, by rounding."""
+
+    device: str = "auto"
+    mode: str = "auto"
+    pack: int = 0  # runs at a time on a GPU; 0: as many as pay
+    processes: int = 0  # runs at a time on a CPU; 0: one per core
+    threads: int = 1  # of a run on a CPU
+    deterministic: bool = False  # kernels that give the same bits every time, on a GPU
+    checkpoint_steps: int = 0  # steps between checkpoints; 0: only at the ends of epochs
+    fresh: bool = False  # begin again rather than continue from a checkpoint
+    engine: str = "local"  # or "ray"
+    address: str | None = None  # of a Ray cluster, as HOST:PORT; None: one of our own on this machine
+    gpus: float = 1.0  # share of a GPU that Ray gives to each pack
+    track: str = ""  # where to report besides the run folder: tensorboard, mlflow, or both with a comma
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened in job number ``job``: an epoch ended, there is something to say, or the job ended (with an
+    ``accuracy``, an ``error``, or ``stopped``)."""
+
+    job: int
+    epoch: Epoch | None = None
+    remark: str | None = None
+    accuracy: float | None = None
+    error: str | None = None
+    stopped: bool = False
+    kind: str = ""  # of an error that some can live with: "diverged", or "busy" where another process trains the run
+
+    @property
+    def ends_job(self) -> bool:
+        return self.accuracy is not None or self.error is not None or self.stopped
+
+
+Listener = Callable[[Event], None]
+
+
+def job_steps(
+    number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False
+) -> Iterator[bool]:
+    """Train the job to its end, yielding as ``Run.advance`` does. Whatever goes wrong is told, not raised."""
+    try:
+        result = yield from _train(number, job, how, listen, stop)
+        listen(Event(number, accuracy=result["class_il"]["accuracy"]))
+    except Stopped:
+        listen(Event(number, stopped=True))
+    except torch.cuda.OutOfMemoryError:
+        listen(Event(number, error=f"out of GPU memory; use a smaller --pack{f' than {how.pack}' if how.pack else ''}"))
+    except Exception as error:
+        listen(ended_by(number, error))
+
+
+def ended_by(number: int, error: Exception) -> Event:
+    kind = "diverged" if isinstance(error, Diverged) else "busy" if isinstance(error, Busy) else ""
+    return Event(number, error=in_words(error), kind=kind)
+
+
+def in_words(error: Exception) -> str:
+    """One line. What the user can mend speaks for itself; of anything else it helps to know the kind."""
+    name = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
+    return name + " ".join(str(error).split())
+
+
+def run_job(number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False) -> None:
+    with own_stream(torch.device(how.device)):
+        for _ in job_steps(number, job, how, listen, stop):
+            pass
+
+
+def _train(
+    number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool]
+) -> Generator[bool, None, dict[str, Any]]:
+    experiment, folder = job.experiment, job.folder
+    with folder.locked():
+        if folder.finished:  # by another command, since this one looked
+            return folder.result()
+        folder.begin(experiment, fresh=how.fresh)
+        computed_by = source()
+
+        def each_epoch(epoch: Epoch) -> None:
+            folder.add_epoch(epoch)
+            listen(Event(number, epoch=epoch))
+
+        run = Run(
+            scenario=_scenario(experiment.scenario, experiment.stream, how.device),
+            model=experiment.model,
+            method=experiment.method,
+            policy=experiment.memory,
+            training=experiment.training,
+            seed=experiment.seed,
+            how=How(how.device, how.mode, how.threads, how.checkpoint_steps),
+            on_epoch=each_epoch,
+            checkpoints=Checkpoints(folder.path, _identity(experiment, how)),
+            stop=stop,
+        )
+        lacking = folder.cut_metrics(run.plan.epochs_before(run.state.stage) + run.state.epoch)
+        for remark in [*run.remarks, *([lacking] if lacking else [])]:
+            listen(Event(number, remark=remark))
+        yield from run.advance()
+        result = _result(run, job, how) | {"source": computed_by}
+        folder.finish(result, _kept(run))
+        return result
+
+
+def _identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
+    """What a checkpoint must agree with to be continued."""
+    on_gpu = how.device.startswith("cuda")
+    return flat(experiment.to_dict()) | {
+        "data": scenarios.entry(experiment.scenario).fingerprint,
+        "version of gcr": gcr.__version__,
+        "version of torch": torch.__version__,
+        "compiled": how.mode == "compiled",
+        "device": "cuda" if on_gpu else "cpu",
+        "precision computed in": resolved(experiment.training.precision, torch.device(how.device)),
+        "threads": None if on_gpu else how.threads,
+        "deterministic": how.deterministic,
+    }
+
+
+@lru_cache(maxsize=4)  # the runs of a pack share it
+def _scenario(name: str, stream: Stream, device: str) -> Scenario:
+    return scenarios.load(name, stream).to(device)
+
+
+def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
+    outcome = run.outcome()
+    return {
+        "class_il": outcome.class_il,
+        "task_il": outcome.task_il,
+        "selections": outcome.state.selections,
+        "seconds": outcome.seconds,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "steps": outcome.steps,
+        "data": scenarios.entry(job.experiment.scenario).fingerprint,
+        "memory_bytes": _kept_bytes(run),
+        "peak_bytes": _peak_bytes(how.device),
+        "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "device": torch.cuda.get_device_name(how.device) if how.device.startswith("cuda") else "cpu",
+        "precision": run.precision,
+        "mode": run.mode,
+        "threads": how.threads,
+        "deterministic": how.deterministic,
+    }
+
+
+def _kept_bytes(run: Run) -> int:
+    """What the run keeps of its past: memory, and what the method keeps beside it, as a teacher."""
+    memory = run.state.memory
+    return (memory.nbytes if memory else 0) + sum(tensor.nbytes for tensor in run.state.extras.values())
+
+
+def _peak_bytes(device: str) -> int:
+    """The most memory that this process has held: on the GPU (all runs of a pack together), or in all."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated(device)
+    import resource  # Unix only
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _kept(run: Run) -> dict[str, torch.Tensor] | None:
+    memory = run.state.memory
+    if memory is None:
+        return None
+    return {name: column[: int(memory.kept)].cpu().contiguous() for name, column in memory.columns.items()}

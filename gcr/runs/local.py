@@ -1,0 +1,183 @@
+"""Training a list of jobs on this machine: in processes on a CPU, in packs on a GPU."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import threading
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Client
+from multiprocessing.connection import Listener as Door
+from typing import Any
+
+import torch
+
+from gcr.experiments.experiment import Experiment
+from gcr.runs.job import Event, Execution, Job, Listener, job_steps, run_job
+from gcr.runs.signals import Stop, signals_held_back, stop_by_signal
+from gcr.settings import BadInput
+from gcr.training.pack import run_pack
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise BadInput(f'device must be auto, cpu or cuda, got "{name}"')
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadInput("device is cuda, but torch sees no GPU; use --device cpu")
+    return device
+
+
+def run_here(jobs: list[Job], count: Listener, how: Execution) -> Stop:
+    """On this machine."""
+    device = pick_device(how.device)
+    how = replace(how, device=str(device))
+    processes = min(how.processes or os.cpu_count() or 1, len(jobs))
+    if device.type == "cuda":
+        set_kernels(how.deterministic)
+        with stop_by_signal() as stop:
+            waiting = (
+                job_steps(number, jobs[number], how, count, stop) for number in longest_first(jobs) if not stop()
+            )
+            run_pack(waiting, how.pack, device)
+    elif processes > 1:
+        stop = _run_in_processes(jobs, count, how, processes)
+    else:
+        with stop_by_signal() as stop:
+            for number, job in enumerate(jobs):
+                if not stop():
+                    run_job(number, job, how, count, stop)
+    return stop
+
+
+def set_kernels(deterministic: bool) -> None:
+    """Choose convolution kernels by trial, or only such kernels as give the same bits every time."""
+    torch.backends.cudnn.benchmark = not deterministic
+    torch.backends.cudnn.deterministic = deterministic
+    torch.use_deterministic_algorithms(deterministic)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+_inbox: Any = None  # in a worker process: the connection to the parent
+_stop = Stop()  # in a worker process: set by a signal
+
+
+def _start_worker(address: str) -> None:
+    global _inbox
+    _stop.set_by_signals()
+    _inbox = Client(address, authkey=multiprocessing.current_process().authkey)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed has nobody to report to, and the same command may be running again already."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _run_in_worker(number: int, job: Job, how: Execution) -> None:
+    if not _stop():
+        run_job(number, job, how, _inbox.send, _stop)
+
+
+class Inbox:
+    """Events from worker processes, each over a connection of its own: one that is killed takes no lock with it."""
+
+    def __init__(self, receive: Listener) -> None:
+        self.receive, self.one_at_a_time = receive, threading.Lock()
+        self.door = Door(authkey=multiprocessing.current_process().authkey)
+        self.readers: list[threading.Thread] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection = self.door.accept()
+                reader = threading.Thread(target=self._read, args=(connection,), daemon=True)
+                reader.start()
+                self.readers.append(reader)
+
+    def _read(self, connection: Any) -> None:
+        with suppress(EOFError, OSError):  # at the worker's end, whatever it was
+            while True:
+                event = connection.recv()
+                with self.one_at_a_time:
+                    self.receive(event)
+
+    def close(self) -> None:
+        """After the workers have ended: all that they sent has been received."""
+        for reader in self.readers:
+            reader.join(timeout=10)
+        self.door.close()
+
+
+def _run_in_processes(jobs: list[Job], listen: Listener, how: Execution, processes: int) -> Stop:
+    """In a pool of processes. Jobs that were lost because a process died are tried once more, in a new pool."""
+    waiting = longest_first(jobs)
+    for last_try in (False, True):
+        ended, stop = _run_in_pool({number: jobs[number] for number in waiting}, listen, how, processes)
+        waiting = [number for number in waiting if number not in ended]
+        if not waiting or stop():
+            break
+        if last_try:
+            for number in waiting:
+                listen(Event(number, error="a worker process died twice (out of memory?); try fewer --processes"))
+    return stop
+
+
+def _run_in_pool(jobs: dict[int, Job], listen: Listener, how: Execution, processes: int) -> tuple[set[int], Stop]:
+    """The numbers of jobs that came to an end, and whether a signal came."""
+    ended: set[int] = set()
+
+    def receive(event: Event) -> None:
+        if event.stopped and not stop():
+            return  # a pool that lost a process stops the others: they will be continued
+        if event.ends_job:
+            ended.add(event.job)
+        listen(event)
+
+    inbox = Inbox(receive)
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(inbox.door.address,))
+
+    def workers() -> list[Any]:
+        return list((pool._processes or {}).values())
+
+    def stop_workers() -> None:
+        for process in workers():
+            process.terminate()  # a signal to its ``Stop``: it finishes its step and saves, and begins no other job
+
+    try:
+        with stop_by_signal(stop_workers) as stop:
+            with signals_held_back():  # workers are born here; a signal would kill them before they can handle it
+                futures = [pool.submit(_run_in_worker, number, job, how) for number, job in jobs.items()]
+            for future in as_completed(futures):
+                with suppress(BrokenProcessPool):
+                    future.result()
+    except BaseException:
+        for process in workers():
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        inbox.close()
+    return ended, stop
+
+
+def longest_first(jobs: list[Job]) -> list[int]:
+    """So that nothing waits for a long run at the end."""
+    return sorted(range(len(jobs)), key=lambda number: -_passes(jobs[number].experiment))
+
+
+def _passes(experiment: Experiment) -> int:
+    """Passes of the network over an example, roughly."""
+    return experiment.training.epochs * (1 + sum(len(kinds) for kinds in experiment.method.replays))

@@ -1,0 +1,5 @@
+"""Reporting runs to other tools while they train: TensorBoard event files, an MLflow store."""
+
+from gcr.runs.tracking.reporter import TRACKERS, tracked, trackers
+
+__all__ = ["TRACKERS", "tracked", "trackers"]

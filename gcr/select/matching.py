@@ -1,0 +1,151 @@
+"""Gradient matching over a pool: classes become problems, problems become padded batches, answers become a coreset.
+
+Small classes are solved together with their Gram matrices; a class too large for that is solved alone, with products
+made when they are needed, so that memory stays a small multiple of the input whatever the pool's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gcr.select import omp, omp_factors
+from gcr.select.batched_problems import Problems
+from gcr.select.coreset import Coreset, class_budgets, rows_by_class
+from gcr.select.gradients import LastLayerGradients
+from gcr.select.swap import replace_rows
+from gcr.settings import BadInput
+
+BATCH_BYTES = 2**28  # of factors, or of Gram matrices, that are held at once
+
+
+def match(
+    gradients: LastLayerGradients,
+    labels: Tensor | None,
+    weights: Tensor,
+    budget: int,
+    ridge: float,
+    tolerance: float,
+    replace: int = 0,
+    barred: Tensor | None = None,
+    budgets: list[int] | None = None,
+) -> Coreset:
+    """The rows and weights whose gradient comes nearest to that of the pool, class by class where there are labels.
+
+    A class that is wholly kept keeps its weights: that matches exactly. Where matching ends before the budget because
+    no row helps, the class is topped up by falling correlation with what is unmatched (lowest row on ties); such a
+    row keeps the weight it brought, or 1 if that was 0. Rows that are ``barred`` [n] count in the target but are not
+    chosen; enough others must be there. ``budgets`` are the shares of the classes, lowest label first, if not equal.
+    """
+    everything = torch.arange(len(gradients), device=weights.device)
+    groups = [everything] if labels is None else rows_by_class(labels)
+    budgets = budgets or class_budgets([len(rows) for rows in groups], budget)
+    topped_up, without_gradient = 0, 0
+
+    def solve(problems: Problems, shares: Tensor, _: Tensor) -> Tensor:
+        nonlocal topped_up, without_gradient
+        found, filled, zero = _solve(problems, shares, ridge, tolerance, replace)
+        topped_up, without_gradient = topped_up + filled, without_gradient + zero
+        return found
+
+    chosen = by_group(gradients, groups, budgets, weights, solve, barred)
+    note = _note(len(chosen.rows), topped_up, without_gradient, labels is not None)
+    return Coreset(chosen.rows, chosen.weights, note)
+
+
+def by_group(
+    gradients: LastLayerGradients,
+    groups: list[Tensor],
+    budgets: list[int],
+    weights: Tensor,
+    solve: Callable[[Problems, Tensor, Tensor], Tensor],
+    barred: Tensor | None = None,
+    with_gram: bool = False,
+) -> Coreset:
+    """Every group by itself, many at once; one that is wholly kept keeps its weights. ``solve`` gets problems of b
+    groups, their budgets [b] and the pool's rows [b, n] behind theirs, and gives weights [b, n]."""
+    sized = list(zip(groups, budgets, strict=True))
+    chosen = [(rows, weights[rows].double()) for rows, share in sized if share == len(rows)]
+    for batch in _batches([(rows, share) for rows, share in sized if 0 < share < len(rows)], gradients):
+        problems, index = _pad(batch, gradients, weights, barred, with_gram)
+        found = solve(problems, torch.tensor([share for _, share in batch], device=weights.device), index)
+        kept = found > 0
+        chosen.append((index[kept], found[kept]))
+    rows = torch.cat([part for part, _ in chosen])
+    order = rows.argsort()
+    return Coreset(rows[order], torch.cat([part for _, part in chosen])[order].to(weights.dtype))
+
+
+def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, replace: int) -> tuple[Tensor, int, int]:
+    """Weights [b, n], how many rows were topped up, and how many problems have no gradient at all."""
+    if not bool(torch.isfinite(problems.target()[1]).all()):
+        raise BadInput(
+            "gradients are too long: their inner products overflow; scale them down, and ridge by the square"
+        )
+    solver = omp_factors if problems.gram is None else omp
+    weights = solver.matching_pursuit(problems, shares, ridge, tolerance)
+    if replace:
+        weights = replace_rows(problems, weights, ridge, replace)
+    missing = shares - (weights > 0).sum(1)
+    filled, zero = torch.stack([missing.sum(), (problems.squared_norms().amax(1) == 0).sum()]).tolist()
+    if filled:
+        everything = torch.arange(weights.shape[1], device=weights.device).expand_as(weights)
+        unmatched = problems.target()[0] - problems.matched(everything, weights)
+        free = problems.valid & (weights == 0)
+        order = unmatched.masked_fill(~free, -torch.inf).argsort(dim=1, descending=True, stable=True)
+        rank = order.argsort(dim=1)
+        brought = torch.where(problems.target_weights > 0, problems.target_weights, 1.0)
+        weights = torch.where(free & (rank < missing.unsqueeze(1)), brought, weights)
+    return weights, filled, zero
+
+
+def _batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) -> list[list[tuple[Tensor, int]]]:
+    """Groups of like size together, as many as memory allows."""
+    width = gradients.features.shape[1] + gradients.residuals.shape[1] + 1
+    made: list[list[tuple[Tensor, int]]] = []
+    longest = 0
+    for group in sorted(groups, key=lambda group: -len(group[0])):
+        n = len(group[0])
+        if not made or 8 * (len(made[-1]) + 1) * longest * max(longest, width) > BATCH_BYTES:
+            made.append([])
+            longest = n
+        made[-1].append(group)
+    return made
+
+
+def _pad(
+    batch: list[tuple[Tensor, int]],
+    gradients: LastLayerGradients,
+    weights: Tensor,
+    barred: Tensor | None,
+    with_gram: bool,
+) -> tuple[Problems, Tensor]:
+    """The groups of a batch as problems of one size, and the pool's row behind each of theirs. They have Gram matrices
+    if these are small, or ``with_gram``."""
+    n = len(batch[0][0])
+    index = torch.stack([torch.nn.functional.pad(rows, (0, n - len(rows)), value=-1) for rows, _ in batch])
+    valid = index >= 0
+    index = index.clamp_min(0)
+    left, right = gradients.left(index), gradients.right(index)
+    if not bool(valid.all()):
+        right = right * valid.unsqueeze(2)
+    target_weights = torch.where(valid, weights[index].double(), 0.0)
+    gram = None
+    small = n <= 2 * left.shape[2] and 8 * len(batch) * n * n <= BATCH_BYTES
+    if small or with_gram:  # else the factors are less to read
+        gram = torch.bmm(left, left.transpose(1, 2)) * torch.bmm(right, right.transpose(1, 2))
+    can_enter = valid if barred is None else valid & ~barred[index]
+    return Problems(left, right, can_enter, target_weights, gram), index
+
+
+def _note(n: int, topped_up: int, without_gradient: int, by_class: bool) -> str:
+    parts = []
+    if topped_up:
+        parts.append(f"{topped_up} of {n} rows topped up")
+    if without_gradient:
+        classes = "1 class has" if without_gradient == 1 else f"{without_gradient} classes have"
+        what = classes if by_class else "the pool has"
+        parts.append(f"{what} no gradient, and rows were taken in their order")
+    return "; ".join(parts)

@@ -1,0 +1,322 @@
+"""The loop: stages > epochs > steps, with an update of memory and an evaluation after every stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from gcr.memory import Policy
+from gcr.methods import Method
+from gcr.models import statistics
+from gcr.scenarios import Scenario
+from gcr.settings import BadInput
+from gcr.training.checkpoint import Checkpoints
+from gcr.training.evaluate import evaluate
+from gcr.training.metrics import summary
+from gcr.training.numerics import computing, resolved
+from gcr.training.prefetch import Prefetch
+from gcr.training.randomness import EpochDraws
+from gcr.training.reselect import recompute_bn_on_memory, reselect, statistics_kept
+from gcr.training.schedule import make_schedule
+from gcr.training.settings import Training
+from gcr.training.state import RunState
+from gcr.training.step import draw_plan
+from gcr.training.step_runner import StepRunner, pick_mode
+
+SAVING_SHARE = 0.01  # of the time, that checkpoints at epochs' ends of all runs side by side may take
+SAVING_SECONDS = 0.25  # and besides, of each run
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch tells: one line of metrics.jsonl."""
+
+    stage: int
+    epoch: int
+    steps: int  # of the whole run so far
+    total_steps: int
+    loss: float  # mean over the epoch's new examples
+    accuracy: float  # percent of the epoch's new examples classified right while training
+    seconds: float
+
+
+class Diverged(RuntimeError):
+    """The loss is no longer a number."""
+
+
+class Stopped(Exception):
+    """The run was asked to stop, and did so after saving a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    state: RunState
+    class_il: dict[str, object]  # matrix, accuracy, forgetting
+    task_il: dict[str, object]
+    seconds: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run is carried out: what changes its speed and its safety, and its numbers by rounding at most."""
+
+    device: str = "cpu"
+    mode: str = "auto"
+    threads: int = 1  # on a CPU
+    checkpoint_steps: int = 0  # steps between checkpoints; 0: only at the ends of epochs
+
+
+class Run:
+    """One run. ``advance`` trains it to the end, a step at a time, so that several can share a device."""
+
+    training_now = 0  # runs of this process; while one saves no step is launched, so they share the time for it
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        model: str,
+        method: Method,
+        policy: Policy | None,
+        training: Training,
+        seed: int,
+        how: How,
+        on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+        checkpoints: Checkpoints | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.device = torch.device(how.device)
+        self.scenario = scenario.to(self.device)
+        self.model, self.method, self.training, self.seed, self.how = model, method, training, seed, how
+        self.policy = policy if method.replays else None
+        if self.policy is not None:
+            method.check_memory(self.policy.buffer, len(scenario.tasks))
+        self.on_epoch, self.checkpoints, self.stop = on_epoch, checkpoints, stop
+        self.precision = resolved(training.precision, self.device)
+        self.mode, remark = pick_mode(how.mode, self.device, method)
+        self.remarks = [remark] if remark else []
+        self.plan = make_schedule(self.scenario, method, training, seed)
+        self.total_steps = self.plan.total_steps(training)
+        arriving = sum(len(stage.rows) * stage.epochs for stage in self.plan.stages)
+        if self.policy is not None and self.policy.every > arriving:
+            raise BadInput(f"every must be <= {arriving}, the examples of the whole run, got {self.policy.every}")
+        self.state = RunState.fresh(self.scenario, model, method, self.policy, training, seed, self.device)
+        if self.policy is not None and self.policy.statistics == "memory" and not statistics(self.state.net):
+            raise BadInput(f"{model} has no batch normalisation; leave out statistics")
+        if checkpoints is not None:
+            self.remarks += checkpoints.restore(self.state)
+        self.clock = self.began = time.perf_counter()
+        self.saving = 0.0  # seconds, at epochs' ends that were not asked for
+
+    def advance(self) -> Iterator[bool]:
+        """Trains to the end. Yields True after every step, and False while it waits for the device."""
+        stages = self.plan.stages
+        with _cpu_threads(self.how.threads):
+            most_steps = max(self.plan.steps(number, self.training) for number in range(len(stages)))
+            draws = EpochDraws(draw_plan(self.method, self.policy, self.training), most_steps, self.device)
+            train = self.scenario.train
+            prefetch = None if train.resident else Prefetch(train, self.training.batch, self.device)
+            self.clock = time.perf_counter()
+            step_runner = StepRunner(
+                self.state,
+                self.scenario,
+                self.method,
+                self.policy,
+                draws,
+                self.precision,
+                self.mode,
+                prefetch.slot if prefetch else None,
+            )
+            Run.training_now += 1
+            try:
+                if not self.state.untrained:
+                    with computing(self.precision, self.device):
+                        untrained = evaluate(self.state.net, self.scenario, Method(), {})
+                    yield from self._device_done()
+                    self.state.untrained = untrained.tolist()
+                while self.state.stage < len(stages):
+                    while self.state.epoch < stages[self.state.stage].epochs:
+                        yield from self._epoch(step_runner, draws, prefetch)
+                    yield from self._end_stage()
+            finally:
+                Run.training_now -= 1
+                if prefetch:
+                    prefetch.close()
+
+    def outcome(self) -> Outcome:
+        state, plan = self.state, self.plan
+        self._count_seconds()
+        untrained = state.untrained if self.method.scores_unseen else (None, None)
+        return Outcome(
+            state=state,
+            class_il=summary(state.class_il, plan.first, plan.last, untrained[0]),
+            task_il=summary(state.task_il, plan.first, plan.last, untrained[1]),
+            seconds=state.seconds,
+            steps=state.steps,
+        )
+
+    def _epoch(self, step_runner: StepRunner, draws: EpochDraws, prefetch: Prefetch | None) -> Iterator[bool]:
+        """One pass over the examples of a stage, from wherever in it the state stands."""
+        state, stage, training = self.state, self.plan.stages[self.state.stage], self.training
+        n_steps, repeats = self.plan.steps(state.stage, training), training.repeats
+        due = False  # a checkpoint, by the number of steps
+        began = time.perf_counter()
+        key = (self.seed, state.stage, state.epoch)
+        draws.fill(key, stage.rows, n_steps // repeats, stage.shuffled, repeats)
+        if state.epoch_steps == 0:
+            state.begin_epoch()
+        if prefetch:
+            prefetch.begin(draws.host_rows, state.epoch_steps)
+        while state.epoch_steps < n_steps:
+            if prefetch:
+                prefetch.put()
+            number = state.epoch_steps // repeats
+            size = min(training.batch, len(stage.rows) - number * training.batch)
+            step_runner(size, offers=(state.epoch_steps + 1) % repeats == 0)
+            self._select_if_due(size)
+            if self.stop():
+                self._save()
+                raise Stopped
+            due = self.how.checkpoint_steps > 0 and state.steps % self.how.checkpoint_steps == 0
+            if due and state.epoch_steps < n_steps:
+                self._save()
+            yield True
+        yield from self._device_done()
+        self._refuse_no_numbers()
+        trained_on = len(stage.rows) * repeats
+        loss, right = float(state.loss_sum) / trained_on, int(state.correct)
+        seconds = time.perf_counter() - began
+        self.on_epoch(
+            Epoch(state.stage, state.epoch, state.steps, self.total_steps, loss, 100 * right / trained_on, seconds)
+        )
+        state.epoch += 1
+        state.begin_epoch()
+        ended = time.perf_counter()
+        if due:
+            self._save()
+        elif self.saving <= SAVING_SECONDS + SAVING_SHARE * (ended - self.began) / Run.training_now:
+            self._save()
+            self.saving += time.perf_counter() - ended
+
+    def _end_stage(self) -> Iterator[bool]:
+        state, policy = self.state, self.policy
+        if policy is not None and policy.selects and not policy.every:
+            self._select(self.plan.stages[state.stage].rows if policy.pool == "selector" else None)
+        settles = policy is not None and policy.statistics == "memory"
+        goes_on = state.stage + 1 < len(self.plan.stages)  # training, as it would have
+        keeping = statistics_kept(state.net) if settles and goes_on else nullcontext()
+        with computing(self.precision, self.device), keeping:
+            if settles:
+                assert state.memory is not None
+                recompute_bn_on_memory(state.net, state.memory, self.scenario)
+            key = (self.seed, state.stage)
+            self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
+            self._refuse_no_weights(f"at the end of task {state.stage + 1}")
+            accuracies = evaluate(state.net, self.scenario, self.method, state.extras)
+        yield from self._device_done()
+        class_il, task_il = accuracies.tolist()
+        state.class_il.append(class_il)
+        state.task_il.append(task_il)
+        state.stage, state.epoch = state.stage + 1, 0
+
+    def _select_if_due(self, arrived: int) -> None:
+        """After every ``policy.every`` examples, if that is asked for."""
+        state, policy = self.state, self.policy
+        if policy is not None and policy.selects and policy.every and state.epoch_steps % self.training.repeats == 0:
+            state.arrived += arrived
+            if state.arrived >= policy.every:
+                self._select()
+                state.arrived = 0
+
+    def _select(self, arrived: Tensor | None = None) -> None:
+        state, policy = self.state, self.policy
+        assert policy is not None
+        assert state.memory is not None
+        key = (self.seed, len(state.selections))
+        with computing(self.precision, self.device, autocast=False):
+            told = reselect(state.memory, policy, self.method, state.net, self.scenario, key, arrived)
+        state.selections.append({"stage": state.stage} | told)
+
+    def _device_done(self) -> Iterator[bool]:
+        """Let other runs go on until the device has done what this one asked for."""
+        if self.device.type == "cuda":
+            done = torch.cuda.Event()
+            done.record()
+            while not done.query():
+                yield False
+
+    def _refuse_no_numbers(self) -> None:
+        state = self.state
+        where, step = f"task {state.stage + 1}, epoch {state.epoch + 1}", int(state.diverged_at)
+        if step >= 0:
+            raise Diverged(f"the loss is no number from {where}, step {step + 1} on; {self._remedy}")
+        self._refuse_no_weights(f"in {where}")
+
+    def _refuse_no_weights(self, when: str) -> None:
+        if not bool(get_total_norm([p.detach() for p in self.state.net.parameters()]).isfinite()):
+            raise Diverged(f"weights of the network are no numbers {when}; {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        return f"try a smaller {self.method.lr_name}"
+
+    def _save(self) -> None:
+        """A state whose loss is no number is never saved: the last good checkpoint stays."""
+        if self.checkpoints is not None:
+            self._refuse_no_numbers()
+            self._count_seconds()
+            self.checkpoints.save(self.state)
+
+    def _count_seconds(self) -> None:
+        now = time.perf_counter()
+        self.state.seconds += now - self.clock
+        self.clock = now
+
+
+def train(
+    scenario: Scenario,
+    model: str,
+    method: Method,
+    policy: Policy | None,
+    training: Training,
+    seed: int,
+    how: How | str = "cpu",
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    checkpoints: Checkpoints | None = None,
+) -> Outcome:
+    """Train one run from beginning to end; ``how`` may be just a device. On a CPU, equal arguments give equal bits."""
+    how = How(device=how) if isinstance(how, str) else how
+    run = Run(scenario, model, method, policy, training, seed, how, on_epoch, checkpoints)
+    with own_stream(run.device):
+        for _ in run.advance():
+            pass
+        return run.outcome()
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Captured steps need a stream that is not the default one."""
+    if device.type == "cpu":
+        yield
+        return
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream(device).wait_stream(stream)
+
+
+@contextmanager
+def _cpu_threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,169 @@
+"""One update of the kept buffer: filled rows -> features and residuals -> selector -> rows and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+
+import torch
+from torch import Tensor
+
+from gcr.memory import Buffer, Policy
+from gcr.methods import Batch, Method
+from gcr.models import Network, recompute_bn, statistics
+from gcr.scenarios import Scenario
+from gcr.select import Pool, Selector, explain
+from gcr.select.coreset import rows_by_class
+from gcr.training.randomness import selection_draws, selection_views
+
+AT_ONCE = 1000  # examples of a pass
+OF_A_CLASS = 32  # examples of a pass with pool_mode=class, as the reference code has it
+
+Images = Callable[[Tensor], Tensor]  # rows of the pool -> their normalised images
+
+
+def reselect(
+    memory: Buffer,
+    policy: Policy,
+    method: Method,
+    net: Network,
+    scenario: Scenario,
+    key: tuple[int, int],
+    arrived: Tensor | None = None,
+) -> dict[str, object]:
+    """Choose a new kept buffer from old buffer and candidates, and say how good it is.
+
+    ``key`` is (seed, number of this selection). With ``arrived``, rows of the training set, the selector first chooses
+    the candidates among all of them, in place of the reservoir.
+    """
+    assert isinstance(policy.selector, Selector)
+    if arrived is not None:
+        choose_candidates(memory, policy, method, net, scenario, arrived, key)
+    rows = memory.filled_rows()
+    stored = memory.read(rows)
+    draws = selection_views(key, len(rows)).to(rows.device) if policy.pool_view == "weak" else None
+
+    def images(part: Tensor) -> Tensor:
+        if draws is None:
+            return scenario.views.plain(stored["image"][part])
+        return scenario.views.weak(stored["image"][part], draws[part])
+
+    batch = Batch((), stored["label"], stored["logits"], stored["weight"], stored["task"])
+    pool = make_pool(net, method, batch, images, policy, kept=rows < memory.capacity)
+    coreset = policy.selector(pool, policy.buffer, selection_draws(key, len(rows)).to(rows.device))
+    memory.keep(rows[coreset.rows], coreset.weights)
+    told: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
+    return told | asdict(explain(coreset, pool)) if pool.residuals is not None else told
+
+
+@contextmanager
+def statistics_kept(net: Network) -> Iterator[None]:
+    """Afterwards the network has the batch statistics that it has now."""
+    before = [kept.clone() for kept in statistics(net)]
+    try:
+        yield
+    finally:
+        for kept, old in zip(statistics(net), before, strict=True):
+            kept.copy_(old)
+
+
+def recompute_bn_on_memory(net: Network, memory: Buffer, scenario: Scenario) -> None:
+    """Take the network's batch statistics anew from plain images of all that memory holds, whatever their weights.
+
+    Rows of a task may lie together, so every batch takes rows from all over memory.
+    """
+    rows = memory.filled_rows()
+    batches = (rows[part] for part in _interleaved(len(rows)))
+    recompute_bn(net, (scenario.views.plain(memory.columns["image"][part]) for part in batches))
+
+
+def choose_candidates(
+    memory: Buffer,
+    policy: Policy,
+    method: Method,
+    net: Network,
+    scenario: Scenario,
+    arrived: Tensor,
+    key: tuple[int, int],
+) -> None:
+    """Make the selector's choice among all examples that arrived the candidates, with its weights.
+
+    Their stored logits are the network's of now, on plain images.
+    """
+    assert isinstance(policy.selector, Selector)
+    train, device = scenario.train, arrived.device
+
+    def images(part: Tensor) -> Tensor:
+        rows = arrived[part] if train.resident else arrived[part].cpu()
+        return scenario.views.plain(train.pixels_of(rows).to(device))
+
+    with _untouched(net.eval()):
+        logits = torch.cat([net(images(part)) for part in torch.arange(len(arrived), device=device).split(AT_ONCE)])
+    labels = train.labels[arrived]
+    ones = torch.ones_like(labels, dtype=torch.float32)
+    batch = Batch((), labels, logits, ones, memory.updates.expand_as(labels))
+    pool = make_pool(net, method, batch, images, policy, kept=torch.zeros_like(labels, dtype=torch.bool))
+    draws = selection_draws((*key, 1), len(arrived)).to(device)
+    coreset = policy.selector(pool, min(policy.pool_size, len(arrived)), draws)
+    chosen = arrived[coreset.rows]
+    pixels = train.pixels_of(chosen if train.resident else chosen.cpu()).to(device)
+    columns = {"image": pixels, "label": labels, "logits": logits, "weight": coreset.weights, "task": batch.tasks}
+    memory.set_candidates(
+        {
+            name: column if name in ("image", "weight") else column[coreset.rows]
+            for name, column in columns.items()
+            if column is not None
+        }
+    )
+
+
+@torch.no_grad()
+def make_pool(
+    net: Network, method: Method, batch: Batch, images: Images, policy: Policy, kept: Tensor | None = None
+) -> Pool:
+    """The columns that the selector needs, by one pass of the network over the images.
+
+    Rows of a task may lie together, so every batch takes rows from all over the pool: in training mode its statistics
+    count. With ``pool_mode=class`` it takes rows of one class instead. A single image has no statistics.
+    """
+    assert isinstance(policy.selector, Selector)
+    if not policy.selector.needs & {"features", "residuals"}:
+        return Pool(batch.labels, batch.weights, kept=kept, tasks=batch.tasks)
+    n, features, residuals = len(batch.labels), [], []
+    every_row = torch.arange(n, device=batch.labels.device)
+    parts = _of_a_class(batch.labels) if policy.pool_mode == "class" else [every_row[part] for part in _interleaved(n)]
+    with _untouched(net):
+        for rows in parts:
+            net.train(policy.pool_mode != "evaluation" and len(rows) > 1)
+            features.append(net.features(images(rows)).float())
+            part = replace(batch, labels=batch.labels[rows], logits=batch.logits[rows], weights=batch.weights[rows])
+            residuals.append(method.residual(net.head(features[-1]), part))
+    order = torch.cat(parts).argsort()
+    return Pool(batch.labels, batch.weights, torch.cat(features)[order], torch.cat(residuals)[order], kept, batch.tasks)
+
+
+def _interleaved(n: int) -> list[slice]:
+    n_parts = -(-n // AT_ONCE)
+    return [slice(first, n, n_parts) for first in range(n_parts)]
+
+
+def _of_a_class(labels: Tensor) -> list[Tensor]:
+    """Rows of one class each, so many at a time; one that would be left alone joins the others. Classes of a single
+    row come first: they need the running statistics, which the others change."""
+    parts: list[Tensor] = []
+    for rows in rows_by_class(labels):
+        *full, rest = rows.split(OF_A_CLASS)
+        parts += [*full[:-1], torch.cat([full[-1], rest])] if full and len(rest) == 1 else [*full, rest]
+    return sorted(parts, key=lambda rows: len(rows) > 1)
+
+
+@contextmanager
+def _untouched(net: Network) -> Iterator[None]:
+    """Passes without gradients that leave running statistics as they were. Convolutions are not tuned for them."""
+    tuned, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False  # sizes come once or twice
+    try:
+        with torch.no_grad(), statistics_kept(net):
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = tuned

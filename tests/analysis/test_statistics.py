@@ -1,0 +1,134 @@
+"""Numbers over seeds, against values worked out by hand and SciPy's own."""
+
+import math
+import sys
+
+import pytest
+from scipy import stats
+
+from gcr.analysis.statistics import best, compare, interval, not_apart, spread
+from gcr.settings import BadInput
+
+
+def by_seed(*values):
+    return dict(enumerate(values))
+
+
+def test_mean_and_sem():
+    assert str(spread([10.0, 12.0, 14.0])) == "12.00 ± 1.15"
+    assert str(spread([10.0])) == "10.00"
+    assert spread([10.0, None]) is None
+    assert spread([]) is None
+
+
+def test_interval_by_hand():
+    """SEM of 10, 12, 14 is 2 / sqrt 3; t of 2 degrees of freedom at 97.5% is 4.302653 in every table."""
+    low, high = interval(spread([10.0, 12.0, 14.0]))
+    assert low == pytest.approx(12 - 4.302653 * 2 / math.sqrt(3), abs=1e-5)
+    assert high == pytest.approx(12 + 4.302653 * 2 / math.sqrt(3), abs=1e-5)
+    assert interval(spread([10.0])) is None
+    assert interval(spread([3.0, 3.0])) == (3.0, 3.0)
+    with pytest.raises(BadInput, match="level must be between 0 and 1"):
+        interval(spread([1.0, 2.0]), level=95)
+
+
+def test_interval_is_scipys():
+    values = [71.2, 73.9, 70.4, 72.2, 75.1]
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.9)
+    assert interval(spread(values), 0.9) == pytest.approx((expected.low, expected.high))
+
+
+def test_paired_test_by_hand():
+    """Differences 1, 2, 3: mean 2, deviation 1, d = 2, t = 2 sqrt 3 with 2 degrees of freedom."""
+    found = compare(by_seed(11.0, 22.0, 33.0), by_seed(10.0, 20.0, 30.0))
+    t = 2 * math.sqrt(3)
+    assert found.difference == pytest.approx(2)
+    assert found.effect == pytest.approx(2)
+    assert found.p == pytest.approx(1 - t / math.sqrt(2 + t**2))  # the t-distribution with 2 degrees, closed form
+    assert found.warnings == ("3 paired seeds are few; a test wants 5 or more",)
+
+
+def test_paired_test_is_scipys():
+    a, b = [71.0, 73.5, 72.0, 74.0, 75.0, 70.0], [70.0, 74.0, 71.5, 72.0, 73.5, 70.5]
+    found = compare(by_seed(*a), by_seed(*b))
+    assert found.p == stats.ttest_rel(a, b).pvalue
+    assert found.effect == pytest.approx(stats.ttest_rel(a, b).statistic / math.sqrt(6))
+    assert found.warnings == ()
+    turned = compare(by_seed(*b), by_seed(*a))
+    assert (turned.difference, turned.effect) == (-found.difference, -found.effect)
+    assert turned.p == pytest.approx(found.p)
+
+
+def test_only_equal_seeds_are_paired():
+    a, b = {0: 1.0, 1: 5.0, 2: 4.0, 7: 90.0}, {2: 2.0, 1: 2.0, 0: 0.0}
+    found = compare(a, b)
+    assert found.n == 3
+    assert found.difference == pytest.approx(2.0)
+    assert found.warnings[0] == "seed sets differ: 4 and 3 seeds, of which 3 are paired"
+
+
+def test_too_little_to_test():
+    none = compare({0: 1.0}, {1: 2.0})
+    assert (none.n, none.difference, none.p, none.effect) == (0, None, None, None)
+    one = compare({0: 3.0}, {0: 2.0})
+    assert (one.n, one.difference, one.p) == (1, 1.0, None)
+    assert not one.significant()
+    assert one.warnings == ("1 paired seed is few; a test wants 5 or more",)
+
+
+@pytest.mark.filterwarnings("error")
+def test_constant_differences():
+    same = compare(by_seed(*range(6)), by_seed(*range(6)))
+    assert (same.p, same.effect) == (1.0, 0.0)
+    apart = compare(by_seed(*(v + 0.1 for v in range(6))), by_seed(*range(6)))
+    assert (apart.p, apart.effect) == (0.0, math.inf)
+
+
+A = by_seed(75.0, 76.0, 75.5, 76.2, 74.9)
+B = by_seed(74.9, 76.1, 75.3, 76.3, 74.8)  # as good as A
+C = by_seed(70.0, 71.5, 70.2, 71.0, 69.9)
+
+
+def test_bold_is_the_best_and_what_is_not_worse():
+    assert best({"c": C, "b": B, "a": A}).labels == ("b", "a")
+    assert best({"a": A, "b": B, "c": C}, higher=False).labels == ("c",)
+    assert best({"a": A, "b": B, "c": C}).warnings == ()
+    assert best({}).labels == ()
+    assert best({"a": A, "none": {}}).labels == ("a",)
+
+
+def test_what_cannot_be_tested_is_not_bold():
+    found = best({"a": A, "one": {0: 74.9}})
+    assert found.labels == ("a",)
+    assert "one against a: cannot be tested, so not bold" in found.warnings
+    assert any("seed sets differ" in text for text in found.warnings)
+    few = best({"a": {0: 75.0, 1: 76.0}, "c": {0: 70.0, 1: 69.0}})
+    assert few.labels == ("a", "c")  # two seeds cannot tell them apart
+    assert few.warnings == ("c against a: 2 paired seeds are few; a test wants 5 or more",)
+
+
+def test_the_ablations_stricter_level():
+    """A and C differ by 5 with little deviation: far below 1e-3. A and B do not."""
+    assert [(a, b) for a, b, _ in not_apart({"a": A, "b": B, "c": C})] == [("a", "b")]
+    assert not_apart({"a": A, "c": C}) == []
+    wide = by_seed(74.0, 76.0, 74.0, 75.5, 74.5)  # p against A is below 0.05, above 1e-3
+    p = stats.ttest_rel(list(A.values()), list(wide.values())).pvalue
+    assert 1e-3 < p < 0.05
+    assert len(not_apart({"a": A, "wide": wide})) == 1
+    assert best({"a": A, "wide": wide}).labels == ("a",)
+
+
+def test_without_scipy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(BadInput, match=r"gradient-coreset-replay\[statistics\]"):
+        compare(A, C)
+    with pytest.raises(BadInput, match="SciPy"):
+        interval(spread([1.0, 2.0]))
+
+
+def test_what_is_better_than_the_best_on_the_common_seeds_is_bold_too():
+    lead = {0: 70.0, 1: 71.0, 2: 70.5, 3: 70.2, 4: 99.0, 5: 99.0}
+    other = {0: 75.0, 1: 76.1, 2: 75.4, 3: 75.3}
+    assert set(best({"lead": lead, "other": other}).labels) == {"lead", "other"}
+    worse = {seed: value - 5 for seed, value in zip(lead, (70.1, 71.0, 70.4, 70.2), strict=False)}
+    assert best({"lead": lead, "worse": worse}).labels == ("lead",)

@@ -1,0 +1,196 @@
+import json
+
+import pytest
+
+from gcr.analysis.load import read_runs
+from gcr.analysis.tables import columns, records, sheets, table
+from gcr.experiments.experiment import compose
+from gcr.runs.folder import RunFolder
+from gcr.settings import BadInput
+
+
+def put(out, method, seed, accuracy, name=None, **overrides):
+    experiment = compose("seq-digits", method, seed=seed, overrides=overrides)
+    folder = RunFolder.of(out, experiment, name)
+    folder.begin(experiment)
+    view = {"matrix": [[accuracy] * 5] * 5, "accuracy": accuracy, "forgetting": 1.0}
+    folder.finish(
+        {"class_il": view, "task_il": view, "seconds": 2.0, "steps": 9, "device": "cpu", "versions": {}}, None
+    )
+    return folder
+
+
+def test_rows_are_groups_of_seeds(tmp_path):
+    for seed, accuracy in ((2, 14.0), (0, 10.0), (1, 12.0)):
+        put(tmp_path, "er", seed, accuracy)
+    put(tmp_path, "finetune", 0, 3.0)
+    groups = read_runs(tmp_path).groups
+    assert [group.seeds for group in groups] == [[0], [0, 1, 2]]  # finetune is listed first
+    rows = table(groups)
+    assert rows[1] == ["er", "100", "3", "12.00 ± 1.15", "1.00 ± 0.00", "12.00 ± 1.15", "1.00 ± 0.00", "2.0"]
+    assert rows[0][:4] == ["finetune", "–", "1", "3.00"]
+    assert all(len(row) == len(columns()) for row in rows)
+
+
+def test_it_is_said_where_online_methods_are_evaluated_at_other_times(tmp_path):
+    for method in ("er", "gcr", "joint"):
+        put(tmp_path, method, 0, 10.0, setting="online")
+    put(tmp_path, "icarl", 0, 10.0)
+    assert read_runs(tmp_path).notes == []
+    put(tmp_path, "icarl", 0, 10.0, setting="online")
+    put(tmp_path, "gem", 0, 10.0, setting="online")
+    (note,) = read_runs(tmp_path).notes
+    assert note.startswith("seq-digits, online: gem, icarl evaluated at the ends of tasks, others after every stream")
+
+
+def test_epochs_are_told_where_offline_runs_differ_in_them(tmp_path):
+    put(tmp_path, "er", 0, 10.0, epochs=50)
+    put(tmp_path, "der++", 0, 10.0, epochs=50)
+    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["er", "der++"]
+    put(tmp_path, "gcr", 0, 10.0, epochs=2)
+    names = [row[0] for row in table(read_runs(tmp_path).groups)]
+    assert names == ["er (epochs=50)", "der++ (epochs=50)", "gcr (epochs=2)"]
+    put(tmp_path, "gcr", 0, 10.0, epochs=50, name="long")
+    assert {"gcr (epochs=2)", "gcr (epochs=50)"} < {row[0] for row in table(read_runs(tmp_path).groups)}
+
+
+def test_rows_of_one_label_say_what_tells_them_apart(tmp_path):
+    put(tmp_path, "er", 0, 10.0, name="slow", lr=0.01)
+    put(tmp_path, "er", 0, 12.0, name="fast", lr=0.1)
+    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["er (lr=0.1)", "er (lr=0.01)"]  # by folder
+
+
+def test_the_same_experiment_in_two_folders_is_two_rows(tmp_path):
+    put(tmp_path, "er", 0, 10.0, name="a")
+    put(tmp_path, "er", 0, 10.0, name="b")
+    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["er (folder=a)", "er (folder=b)"]
+
+
+def test_the_same_experiment_under_two_roots_is_told_apart(tmp_path):
+    put(tmp_path / "first", "er", 0, 10.0)
+    put(tmp_path / "second", "er", 0, 10.0)
+    names = [row[0] for row in table(read_runs(tmp_path).groups)]
+    assert names == ["er (folder=first/seq-digits-er-k100)", "er (folder=second/seq-digits-er-k100)"]
+
+
+def test_settings_and_folders_tell_three_rows_apart(tmp_path):
+    put(tmp_path, "er", 0, 10.0, name="a")
+    put(tmp_path, "er", 0, 10.0, name="b")
+    put(tmp_path, "er", 0, 10.0, name="c", lr=0.01)
+    names = [row[0] for row in table(read_runs(tmp_path).groups)]
+    assert names == ["er (lr=0.1, folder=a)", "er (lr=0.1, folder=b)", "er (lr=0.01)"]
+
+
+def test_a_reading_that_is_not_the_default_is_told_even_where_it_is_alone(tmp_path):
+    put(tmp_path, "gcr", 0, 10.0, contrast="features")
+    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["gcr (contrast=features)"]
+    put(tmp_path, "gcr", 0, 12.0, name="usual")
+    put(tmp_path, "gcr", 0, 12.0, name="noisy", label_noise=0.2, weights="unit")
+    names = [row[0] for row in table(read_runs(tmp_path).groups)]
+    assert sorted(names) == ["gcr", "gcr (contrast=features)", "gcr (label_noise=0.2, weights=unit)"]
+
+
+def test_sheets_and_records(tmp_path):
+    put(tmp_path, "er", 0, 10.0)
+    put(tmp_path, "er", 1, 12.0)
+    put(tmp_path, "er", 0, 7.0, name="streamed", setting="online", stream=300)
+    groups = read_runs(tmp_path).groups
+    offline, online = sheets(groups, ["accuracy"])
+    assert offline.title == "seq-digits: percent, mean ± SEM over seeds"
+    assert online.title.startswith("seq-digits, online")
+    assert [entry.text for entry in offline.rows[0]] == ["er", "100", "2", "11.00 ± 1.00", "11.00 ± 1.00", "2.0"]
+    lines = records(groups, ["accuracy", "anytime"])
+    assert len(lines) == 2 * 2 * 2
+    assert lines[0] == {
+        "scenario": "seq-digits",
+        "setting": "offline",
+        "method": "er",
+        "buffer": 100,
+        "view": "class-il",
+        "metric": "accuracy",
+        "mean": 11.0,
+        "sem": pytest.approx(1.0),
+        "n": 2,
+    }
+    assert lines[1]["mean"] is None  # these runs have no any-time accuracy
+
+
+def test_folders_without_runs_are_named(tmp_path):
+    with pytest.raises(BadInput, match="is not a folder"):
+        read_runs(tmp_path / "none")
+    with pytest.raises(BadInput, match="no finished runs"):
+        read_runs(tmp_path)
+
+
+WHOLE = {"matrix": [[1.0]], "accuracy": 1.0, "forgetting": None}
+RESULT = {"class_il": WHOLE, "task_il": WHOLE, "seconds": 2.0, "steps": 9, "device": "cpu", "versions": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "JSONDecodeError"),
+        ("[]", "result must be a JSON object, got list"),
+        (json.dumps({"class_il": {}}), "result lacks task_il"),
+        (json.dumps(RESULT | {"class_il": WHOLE | {"accuracy": None}}), "class_il.accuracy must be of kind float"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"forgetting": "low"}}), "task_il.forgetting must be a finite number"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"anytime": float("nan")}}), "task_il.anytime must be a finite"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1.0], []]}}), "rows of equal length"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [["a"]]}}), "matrix must be finite numbers"),
+        (json.dumps(RESULT | {"steps": "9"}), "result.steps must be of kind int"),
+    ],
+)
+def test_a_bad_result_is_named_skipped_and_counted(tmp_path, text, why):
+    put(tmp_path, "er", 0, 10.0)
+    bad = put(tmp_path, "er", 1, 12.0)
+    (bad.path / "result.json").write_text(text)
+    runs = read_runs(tmp_path)
+    assert [group.seeds for group in runs.groups] == [[0]]
+    (named,) = runs.unreadable
+    assert named.path == bad.path
+    assert why in str(named)
+    assert runs.notes == ["1 result that cannot be read is left out: seq-digits-er-k100/seed-1"]
+
+
+def test_a_bad_experiment_is_skipped_too(tmp_path):
+    put(tmp_path, "er", 0, 10.0)
+    for seed in range(1, 6):
+        (put(tmp_path, "er", seed, 12.0).path / "experiment.json").write_text('{"scenario": 3}')
+    runs = read_runs(tmp_path)
+    assert len(runs.unreadable) == 5
+    assert runs.notes[0].startswith("5 results that cannot be read are left out: ")
+    assert runs.notes[0].endswith("seq-digits-er-k100/seed-3 and 2 more")
+
+
+def test_nothing_but_bad_results_is_an_error(tmp_path):
+    for seed in range(2):
+        (put(tmp_path, "er", seed, 10.0).path / "result.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"seed-0 cannot be read .*; nor can 1 other$"):
+        read_runs(tmp_path)
+
+
+def test_what_was_varied_is_told_whatever_it_is(tmp_path):
+    for reading in ("text", "code"):
+        put(tmp_path, "gcr", 0, 10.0, name=reading, reading=reading, buffer=20)
+    groups = read_runs(tmp_path).groups
+    assert {row[0] for row in table(groups)} == {"gcr", "gcr (reading=text)"}
+    assert {row[0] for row in table(groups, always=["reading", "buffer"])} == {
+        "gcr (reading=code)",
+        "gcr (reading=text)",
+    }
+    assert {row[0] for row in table(groups, always=["gamma"])} == {"gcr (gamma=0.1)", "gcr (gamma=0.1, reading=text)"}
+    points = {row[0] for row in table(groups, always=["contrast", "admit"])}
+    assert points == {"gcr (contrast=logits, admit=correct)", "gcr (reading=text, contrast=features, admit=all)"}
+
+
+def test_only_some_scenarios_and_methods(tmp_path):
+    for method in ("er", "gcr"):
+        put(tmp_path, method, 0, 10.0)
+    runs = read_runs(tmp_path)
+    assert len(runs.only([], [], []).groups) == 2
+    (left,) = runs.only(["seq-digits"], ["gcr"], [100]).groups
+    assert left.experiment.method.name == "gcr"
+    with pytest.raises(BadInput, match='unknown method here "gem"; known: er, gcr'):
+        runs.only([], ["gem"], [])
+    with pytest.raises(BadInput, match='unknown buffer here "99"; known: 100'):
+        runs.only([], [], [99])

@@ -1,0 +1,409 @@
+"""The command line through its real entry point, as a user calls it."""
+
+import json
+import os
+import pty
+import re
+import resource
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from gcr.cli.main import run_cli
+
+ROOT = Path(__file__).parents[2]
+QUICK = ["--epochs", "1", "--model", "mlp"]
+
+
+def gcr(*arguments, cwd=ROOT, timeout=120):
+    command = [sys.executable, "-m", "gcr", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+
+
+def here(*arguments):
+    """In this process: a new one takes seconds to import torch, as do the workers that train several runs."""
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        code = run_cli([str(argument) for argument in arguments])
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def refused(done, *parts):
+    """One line, exit code 2, no traceback."""
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    started = processor_seconds()
+    done = gcr("demo", "--out", out / "runs", timeout=300)
+    assert done.returncode == 0, done.stderr
+    return out / "runs", done.stdout, processor_seconds() - started
+
+
+def processor_seconds():
+    """Of all processes that were started from here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def accuracies(folder, method):
+    results = sorted(folder.glob(f"seq-digits-{method}*/seed-*/result.json"))
+    assert len(results) == 3
+    return [json.loads(file.read_text())["class_il"]["accuracy"] for file in results]
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def test_demo_prints_table_and_report(demo):
+    folder, printed, _ = demo
+    for method in ("finetune", "er", "der++", "gcr", "joint"):
+        assert re.search(rf"│ {re.escape(method)} +│", printed)
+    assert str(folder / "report.html") in printed
+    assert (folder / "report.html").exists()
+
+
+def test_demo_takes_about_a_minute(demo):
+    """Of two cores, by processor time, so that it does not matter what else they do: 110 seconds at 2.5 GHz."""
+    assert demo[2] <= 180
+
+
+def test_demo_shows_what_replay_is_for(demo):
+    """GCR and DER++ at least 30 points above finetune, and not above joint beyond noise."""
+    folder = demo[0]
+    finetune, joint = accuracies(folder, "finetune"), accuracies(folder, "joint")
+    for method in ("derpp", "gcr"):
+        ours = accuracies(folder, method)
+        assert mean(ours) >= mean(finetune) + 30
+        assert mean(ours) <= mean(joint) + 2
+
+
+def test_demo_again_keeps_what_is_there(demo):
+    before = (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes()
+    done = gcr("demo", "--out", demo[0])
+    assert done.returncode == 0
+    assert "15 of 15 runs were there already" in done.stderr
+    assert (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes() == before
+
+
+def test_table_of_the_demo(demo):
+    done = here("table", demo[0])
+    assert done.returncode == 0
+    assert f"{mean(accuracies(demo[0], 'gcr')):.2f} ±" in done.stdout
+
+
+def test_report_of_the_demo(demo, tmp_path):
+    done = here("report", demo[0], "--page", tmp_path / "page.html")
+    assert done.returncode == 0
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+
+
+def test_run_as_in_the_help(tmp_path):
+    done = gcr(
+        *("run", "seq-digits", "--method", "gcr", "--buffer", "50", "--epochs", "1", "--seeds", "0,1"),
+        *("--set", "lr=0.03", "--set", "alpha=0.1", "--out", tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    experiment = json.loads((tmp_path / "seq-digits-gcr-k50/seed-1/experiment.json").read_text())
+    assert experiment["training"]["lr"] == 0.03
+    assert experiment["method"]["alpha"] == 0.1
+    assert experiment["memory"]["buffer"] == 50
+    assert re.search(r"│ gcr +│ +50 │ +2 │", done.stdout)
+    assert done.stderr == ""  # quiet where there is no terminal
+
+
+def test_gcr_selection_under_ers_loss(tmp_path):
+    done = here("run", "seq-digits", "--method", "er", "--selector", "grad-approx", *QUICK, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "er + grad-approx" in done.stdout
+    assert (tmp_path / "seq-digits-er-grad-approx-k100/seed-0/result.json").exists()
+
+
+def test_a_failed_run_is_exit_code_1(tmp_path):
+    """A network that overflows: the run fails when its result is no number."""
+    done = here("run", "seq-digits", "--method", "er", *QUICK, "--set", "lr=1e30", "--out", tmp_path)
+    assert done.returncode == 1
+    assert "failed: seq-digits-er-k100 seed 0" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "seq-digits-er-k100/seed-0/result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("methods", ["finetune", "joint", "er", "der", "der++", "gcr"]),
+        ("scenarios", ["seq-digits"]),
+        ("selectors", ["reservoir", "grad-approx", "class-balanced", "uniform"]),
+    ],
+)
+def test_lists_say_what_exists(what, names):
+    done = here(what)
+    assert done.returncode == 0
+    lines = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+    assert set(names) <= set(lines)
+
+
+def test_settings_of_a_method():
+    done = here("settings", "gcr")
+    assert done.returncode == 0
+    for name in ("alpha", "ridge", "lr", "sampling"):
+        assert re.search(rf"^{name} ", done.stdout, re.M)
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["table"], ["demo"]])
+def test_help_has_examples(command):
+    done = gcr(*command, "--help")
+    assert done.returncode == 0
+    assert "Example" in done.stdout
+
+
+def test_version():
+    assert re.fullmatch(r"gcr \d+\.\d+\.\d+\n", gcr("--version").stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--method", "grc"], ['unknown method "grc"', 'did you mean "gcr"', "der++"]),
+        (["--selector", "gradapprox"], ['unknown selector "gradapprox"', 'did you mean "grad-approx"']),
+        (["--model", "resnet"], ['unknown model "resnet"', 'did you mean "resnet18"']),
+        (["--set", "alhpa=1"], ['unknown setting of gcr "alhpa"', 'did you mean "alpha"']),
+        (["--set", "alpha"], ["--set must be given as name=value"]),
+        (["--set", "alpha=-0.5"], ["alpha must be >= 0.0, got -0.5"]),
+        (["--set", "alpha=much"], ["alpha must be a finite number"]),
+        (["--set", "epochs=2", "--epochs", "3"], ["epochs is given twice"]),
+        (["--buffer", "5"], ["buffer must be >= 10", "seq-digits", "got 5"]),
+        (["--buffer", "0"], ["buffer must be >= 1", "finetune"]),
+        (["--epochs", "0"], ["epochs must be >= 1, got 0"]),
+        (["--epochs", "two"], ["epochs"]),
+        (["--seeds", "0,1,0"], ["seeds must be different, got 0 more than once"]),
+        (["--seeds", "0-2,1"], ["got 1 more than once"]),
+        (["--seeds", "a"], ["seeds must be whole numbers"]),
+        (["--seeds", "3-1"], ["rising order"]),
+        (["--device", "tpu9"], ["device must be auto, cpu or cuda"]),
+        (["--method", "joint", "--buffer", "50"], ["joint keeps no memory"]),
+        (["--nonsense"], ["--nonsense"]),
+        (["--seeds", "0-99999999999"], ["at most 10,000"]),
+        (["--seeds", "99999999999"], ["seed must be a whole number from 0 to 2^32 - 1"]),
+        (["--name", "../elsewhere"], ["name must be letters"]),
+        (["--device", "meta"], ["device must be auto, cpu or cuda"]),
+        (["--vary", "gamma"], ["--vary must be given as name=value,value"]),
+        (["--vary", "gamma=0,"], ["--vary must be given as name=value,value"]),
+        (["--vary", "gamma=1,1.0"], ["--vary has a value twice"]),
+        (["--vary", "gamma=0", "--vary", "gamma=1"], ["gamma is varied twice"]),
+        (["--vary", "gamma=0,1", "--set", "gamma=1"], ["gamma is varied and given once more"]),
+        (["--vary", "selector=uniform", "--selector", "uniform"], ["selector is varied and given once more"]),
+        (["--vary", "gamma=0,1", "--method", "er,gcr"], ["--vary is for one method at a time"]),
+        (["--vary", "method=er,gcr"], ["--method er,gcr"]),
+        (["--method", "er,er"], ["--method has a method twice"]),
+        (["--vary", "selector=grad-approx,uniform", "--set", "ridge=1"], ['unknown setting of gcr + uniform "ridge"']),
+    ],
+)
+def test_bad_input_to_run(arguments, parts, tmp_path):
+    refused(here("run", "seq-digits", *arguments, "--out", tmp_path / "runs"), *parts)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_varied_reading_is_told_and_so_is_what_was_set(tmp_path):
+    command = ["run", "seq-digits", *QUICK, "-k", "20", "--processes", "1", "--out", tmp_path]
+    done = here(*command, "--vary", "reading=text,code", "--set", "lr=0.03")
+    assert "gcr (reading=text)" in done.stdout
+    assert "gcr (reading=code)" in done.stdout
+    assert "given: lr=0.03, epochs=1, model=mlp" in done.stdout
+
+
+def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
+    command = ["run", "seq-digits", "--method", "er", *QUICK, "--processes", "1", "--out", tmp_path]
+    done = here(*command, "--vary", "selector=reservoir,uniform", "--vary", "lr=0.010, 0.1", "--vary", "buffer=20")
+    assert done.returncode == 0
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == [
+        "seq-digits-er-k20-lr0.01",
+        "seq-digits-er-k20-lr0.1",
+        "seq-digits-er-uniform-k20-lr0.01",
+        "seq-digits-er-uniform-k20-lr0.1",
+    ]
+    for row in ("er (lr=0.01)", "er (lr=0.1)", "er + uniform (lr=0.01)", "er + uniform (lr=0.1)"):
+        assert row in done.stdout
+    assert "given: epochs=1, model=mlp" in done.stdout
+    part = here("table", tmp_path, "--method", "er", "--scenario", "seq-digits,")
+    assert "er + uniform (lr=0.01)" in part.stdout
+    refused(here("table", tmp_path, "--method", "gcr"), 'unknown method here "gcr"; known: er')
+    assert "er + uniform (lr=0.01)" in here("table", tmp_path, "--buffer", "20").stdout
+    refused(here("table", tmp_path, "-k", "30"), 'unknown buffer here "30"; known: 20')
+    beside = here("table", tmp_path, "--paper", "online-accuracy", "--method", "mir", "--scenario", "seq-tinyimagenet")
+    assert beside.stdout.count("missing") == 3
+    one = here("table", tmp_path, "--paper", "online-accuracy", "--method", "mir", "--buffer", "500")
+    assert one.stdout.count("missing") == 3  # one for each data set
+    refused(
+        here("table", tmp_path, "--paper", "online-accuracy", "--method", "joint"),
+        "method must be one of er, gem, ",
+        "in online-accuracy, got joint",
+    )
+    named = here(*command, "--vary", "buffer=20,30", "--name", "mine")
+    assert named.returncode == 0
+    assert {"mine-buffer20", "mine-buffer30"} < {folder.name for folder in tmp_path.iterdir()}
+
+
+def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
+    command = ["run", "seq-digits", "--method", "er", "--epochs", "1", "--model", "mlp", "--seeds", "0,1"]
+    assert here(*command, "--vary", "lr=0.01,0.1", "--processes", "1", "--out", tmp_path).returncode == 0
+    folders = [tmp_path / f"seq-digits-er-k100-lr{lr}" for lr in (0.1, 0.01)]
+    done = here("compare", *folders, "--metrics", "accuracy", "--format", "csv")
+    assert done.stdout.startswith("view,metric,first,second,difference,sem,n,p,effect\nclass-il,accuracy,")
+    assert "they differ in training.lr (0.1, 0.01)" in here("compare", *folders).stdout
+    refused(here("compare", *folders, "--metrics", "speed"), 'unknown metric "speed"')
+    refused(here("compare", folders[0], tmp_path), "holds 2 experiments")
+    refused(here("compare", folders[0], tmp_path / "nowhere"), "is not a folder")
+
+
+def test_unknown_scenario(tmp_path):
+    refused(here("run", "seq-digit", "--out", tmp_path), 'did you mean "seq-digits"')
+
+
+def test_unknown_command():
+    refused(gcr("trian"), "trian")
+
+
+def test_unwritable_folder(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    refused(here("run", "seq-digits", *QUICK, "--out", tmp_path / "file"), "cannot write to", "choose another --out")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_another_experiment_in_the_folder(tmp_path):
+    arguments = ["run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path]
+    assert here(*arguments).returncode == 0
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    refused(here(*arguments, "--set", "lr=0.5"), "training.lr is 0.1 there, 0.5 here", "--name")
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_a_refusal_leaves_no_folders(tmp_path):
+    arguments = ["run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path]
+    assert here(*arguments).returncode == 0
+    refused(here(*arguments, "--seeds", "1,0", "--set", "lr=0.5"), "training.lr")
+    assert not (tmp_path / "seq-digits-er-k100/seed-1").exists()
+
+
+def test_a_broken_result_beside_it_does_not_spoil_a_run(tmp_path):
+    (tmp_path / "broken/seed-0").mkdir(parents=True)
+    for name in ("experiment.json", "result.json"):
+        (tmp_path / "broken/seed-0" / name).write_text("{}")
+    assert here("run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path).returncode == 0
+    done = here("table", tmp_path)
+    assert done.returncode == 0
+    assert "broken/seed-0 cannot be read" in done.stderr
+    assert "1 result that cannot be read is left out: broken/seed-0" in done.stdout
+    assert "│ er " in done.stdout
+
+
+def test_a_page_that_cannot_be_written(demo, tmp_path):
+    refused(here("report", demo[0], "--page", tmp_path), "cannot write")
+
+
+def test_no_arguments_show_the_help():
+    done = gcr()
+    assert "Usage" in done.stdout + done.stderr
+    assert "error:" not in done.stderr
+
+
+def test_table_in_other_formats():
+    demo = ROOT / "results/demo"
+    assert "| er | 100 | 3 | 89.98 ± 0.24 |" in here("table", demo, "--format", "markdown").stdout
+    assert r"er & 100 & 3 & 89.98 $\pm$ 0.24 &" in here("table", demo, "--format", "latex").stdout
+    lines = here("table", demo, "--format", "csv", "--metrics", "accuracy").stdout.splitlines()
+    assert len(lines) == 1 + 5 * 2
+    assert lines[0].startswith("scenario,setting,method,buffer,view,metric,mean")
+    refused(here("table", demo, "--format", "html"), 'unknown format "html"')
+
+
+def test_table_beside_the_paper():
+    demo = ROOT / "results/demo"
+    done = here("table", demo, "--paper", "ablation", "--format", "markdown")
+    assert "| gcr without supcon | 2000 | missing | 0 | 58.35 ± 0.78 | – | – |" in done.stdout
+    refused(here("table", demo, "--paper", "ablaton"), 'did you mean "ablation"')
+    refused(here("table", demo, "--paper", "ablation", "--metrics", "anytime"), "exclude each other")
+
+
+def test_table_of_nothing(tmp_path):
+    refused(here("table", tmp_path), "no finished runs")
+    refused(here("table", tmp_path / "nowhere"), "is not a folder")
+
+
+def test_progress_on_a_terminal(tmp_path):
+    """On a terminal there is a bar with the runs, the steps and their rate."""
+    parent, child = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "gcr",
+        "run",
+        "seq-digits",
+        "--method",
+        "er",
+        "--epochs",
+        "3",
+        "--out",
+        str(tmp_path),
+    ]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=child, stderr=child)
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            part = os.read(parent, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    assert process.wait(60) == 0
+    text = shown.decode(errors="replace")
+    assert "runs, er seed 0" in text
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+    assert re.search(r"\d+/138 steps, \d+/s +\d:\d\d:\d\d", plain)  # done, rate and time left
+    assert "er seed 0: class-IL" in plain
+
+
+def test_several_methods_online_in_one_table(tmp_path):
+    done = here(
+        *("run", "seq-digits", "--method", "finetune,er,gcr", "--setting", "online", "--stream", "700"),
+        *("--model", "mlp", "--buffer", "50", "--processes", "1", "--out", tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "seq-digits, online" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "seq-digits-online-er-k50",
+        "seq-digits-online-finetune",
+        "seq-digits-online-gcr-k50",
+    ]
+    told = here("table", tmp_path, "--metrics", "anytime,learning")
+    assert "class-IL any-time accuracy" in " ".join(told.stdout.split())
+    refused(here("table", tmp_path, "--metrics", "speed"), 'unknown metric "speed"')
+
+
+def test_settings_that_do_not_go_together(tmp_path):
+    def run(*arguments):
+        return here("run", "seq-digits", "--out", tmp_path, *arguments)
+
+    refused(run("--setting", "online", "--stream", "8"), "stream must be >= batch, which is 10, got 8")
+    refused(run("--setting", "online", "--epochs", "3"), "epochs must be 1 in the online setting, got 3")
+    refused(run("--setting", "sometimes"), "setting must be one of offline, online")
+    refused(run("--method", "er,gcr", "--selector", "herding"), "--selector is for one method at a time")
+    refused(run("--method", "er,grc"), 'unknown method "grc" (did you mean "gcr"?)')
+    refused(run("--pack", "many"), 'pack must be auto or a whole number from 1 on, got "many"')
+    refused(run("--mode", "captured", "--device", "cpu"), "mode captured needs a GPU")
+    refused(run("--precision", "fp8"), "precision must be one of auto, fp32, tf32, bf16")
+    assert not list(tmp_path.iterdir())

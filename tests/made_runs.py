@@ -1,0 +1,84 @@
+"""Run folders made of numbers, for what only reads them."""
+
+import json
+
+import torch
+from safetensors.torch import save_file
+
+from gcr.experiments.experiment import compose
+from gcr.runs.folder import RunFolder
+from gcr.training import Epoch
+
+
+def experiment_of(method, seed=0, buffer=20, scenario="seq-digits", selector=None, **overrides):
+    keeps_memory = method not in ("finetune", "joint")
+    given = overrides | ({"buffer": buffer} if keeps_memory else {})
+    return compose(scenario, method, seed=seed, selector=selector, overrides=given)
+
+
+def put_run(out, experiment, matrix, name=None, seconds=2.0, forgetting=10.0, memory=False, **more):
+    """A finished run whose two views are alike."""
+    folder = RunFolder.of(out, experiment, name)
+    folder.path.mkdir(parents=True)
+    accuracy = sum(matrix[-1]) / len(matrix[-1])
+    view = {"matrix": matrix, "accuracy": accuracy, "forgetting": None if len(matrix) == 1 else forgetting}
+    made = {"seconds": seconds, "steps": 9, "device": "cpu", "versions": {"gcr": "1"}, "selections": []}
+    (folder.path / "experiment.json").write_text(experiment.to_json())
+    if memory:
+        put_memory(folder.path)
+    (folder.path / "result.json").write_text(json.dumps({"class_il": view, "task_il": view} | made | more))
+    return folder
+
+
+def put_memory(path, size=20, classes=10, side=8):
+    generator = torch.Generator().manual_seed(0)
+    columns = {
+        "image": torch.randint(256, (size, 1, side, side), dtype=torch.uint8, generator=generator),
+        "label": torch.arange(size) % classes,
+        "weight": torch.linspace(0.5, 3, size),
+    }
+    save_file(columns, path / "memory.safetensors")
+
+
+def put_unfinished(out, experiment, name=None, epochs=1):
+    folder = RunFolder.of(out, experiment, name)
+    folder.begin(experiment)
+    for n in range(epochs):
+        add_epoch(folder, n)
+    return folder
+
+
+def add_epoch(folder, n):
+    folder.add_epoch(Epoch(stage=1, epoch=n, steps=30 + n, total_steps=120, loss=0.5, accuracy=61.5, seconds=0.1))
+
+
+def square(value, tasks=5):
+    return [[value] * tasks for _ in range(tasks)]
+
+
+def finish(job, class_il=50.0, task_il=50.0, forgetting=20.0, versions=None, n_tasks=5, precision="fp32"):
+    """A finished run of a job."""
+    views = {
+        view: {"matrix": [[value] * n_tasks] * n_tasks, "accuracy": value, "forgetting": forgetting}
+        for view, value in (("class_il", class_il), ("task_il", task_il))
+    }
+    made = {"seconds": 2.0, "steps": 100, "device": "cpu", "versions": versions or {}, "selections": []}
+    made["precision"] = precision
+    job.folder.path.mkdir(parents=True, exist_ok=True)
+    (job.folder.path / "experiment.json").write_text(job.experiment.to_json())
+    (job.folder.path / "result.json").write_text(json.dumps(views | made, indent=2))
+
+
+SELECTION = {
+    "stage": 0,
+    "from": 40,
+    "kept": 20,
+    "note": "",
+    "gradient_error": 4.5,
+    "relative_to_uniform": 0.4,
+    "effective_size": 17.0,
+    "smallest_weight": 0.5,
+    "largest_weight": 3.0,
+    "total_weight": 35.0,
+    "per_class": {str(label): 2 for label in range(10)},
+}

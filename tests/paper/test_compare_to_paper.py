@@ -1,0 +1,208 @@
+"""Runs beside the paper's cells: which runs count, what is bold, what is missing; and how long it takes."""
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from gcr import paper
+from gcr.analysis.formats import markdown
+from gcr.analysis.load import read_runs
+from gcr.analysis.tables import sheets as plain_sheets
+from gcr.paper.compare_to_paper import compare, records, sheets
+from gcr.runs.folder import RunFolder
+
+
+def put(out, experiment, name, class_il, task_il=50.0, n_tasks=5, forgetting=20.0):
+    """A finished run as files, without the care that a real one takes."""
+    folder = RunFolder.of(out, experiment, name)
+    folder.path.mkdir(parents=True)
+    views = {
+        view: {"matrix": [[value] * n_tasks] * n_tasks, "accuracy": value, "forgetting": forgetting}
+        for view, value in (("class_il", class_il), ("task_il", task_il))
+    }
+    result = views | {"seconds": 1.0, "steps": 1, "device": "cpu", "versions": {}, "selections": []}
+    (folder.path / "experiment.json").write_text(experiment.to_json())
+    (folder.path / "result.json").write_text(json.dumps(result, indent=2))
+
+
+def cell_of(table, method, view="class-il", scenario="seq-cifar10", buffer=500, metric="accuracy"):
+    (cell,) = paper.find(table, method=method, view=view, scenario=scenario, buffer=buffer, metric=metric)
+    return cell
+
+
+def repeat(out, cell, values, name=None, change=lambda e: e, **more):
+    for seed, value in enumerate(values):
+        put(out, change(paper.experiment(cell, seed)), name or f"{cell.method}-{cell.view}", value, **more)
+
+
+def row_of(found, cell):
+    (row,) = [row for row in found.rows if row.cell == cell]
+    return row
+
+
+def test_ours_the_papers_and_their_difference(tmp_path):
+    cell = cell_of("offline-accuracy", "gcr")  # 74.69
+    repeat(tmp_path, cell, [74.0, 75.0, 76.0, 74.5, 75.5])
+    row = row_of(compare(read_runs(tmp_path).groups, "offline-accuracy"), cell)
+    assert row.ours.mean == 75.0
+    assert row.ours.n == 5
+    assert row.difference == pytest.approx(0.31)
+    assert row.interval == pytest.approx((75 - 0.98162, 75 + 0.98162), abs=1e-4)  # t(4) = 2.776445, SEM 0.353553
+    assert row.inside is True
+    assert row.reached == "yes"
+    assert row.bold
+
+
+@pytest.mark.parametrize(
+    ("table", "ours", "reached"),
+    [
+        ("offline-accuracy", 75.0, "yes, better"),  # 74.69
+        ("offline-accuracy", 74.0, "no"),
+        ("offline-forgetting", 19.0, "yes, better"),  # 19.27
+        ("offline-forgetting", 20.0, "no"),
+    ],
+)
+def test_outside_our_interval_it_is_said_on_which_side(tmp_path, table, ours, reached):
+    cell = cell_of(table, "gcr", metric=table.removeprefix("offline-"))
+    repeat(tmp_path, cell, [ours - 0.01, ours + 0.01, ours], forgetting=ours)
+    row = row_of(compare(read_runs(tmp_path).groups, table), cell)
+    assert (row.inside, row.reached) == (False, reached)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "reached"),  # the paper has 74.69
+    [
+        ([70.0, 73.0, 76.0], "undecided"),  # below, and an interval of so few seeds does not count
+        ([70.0, 73.0, 76.0, 71.0, 78.0], "yes"),
+        ([74.0, 75.0, 76.0], "yes"),  # above
+        ([80.0], "undecided"),
+    ],
+)
+def test_inside_our_interval_it_takes_five_seeds_or_a_mean_as_good(tmp_path, accuracies, reached):
+    cell = cell_of("offline-accuracy", "gcr")
+    repeat(tmp_path, cell, accuracies)
+    row = row_of(compare(read_runs(tmp_path).groups, "offline-accuracy"), cell)
+    assert (row.inside, row.reached) == (None if len(accuracies) == 1 else True, reached)
+
+
+def test_task_il_needs_task_ils_values(tmp_path):
+    by_class, by_task = cell_of("offline-accuracy", "gcr"), cell_of("offline-accuracy", "gcr", view="task-il")
+    repeat(tmp_path, by_class, [74.0, 75.0], task_il=94.0)
+    found = compare(read_runs(tmp_path).groups, "offline-accuracy")
+    assert row_of(found, by_class).ours.mean == 74.5
+    assert row_of(found, by_task).ours is None
+    assert not any("left out" in note for note in found.notes)  # they serve for class-IL
+    repeat(tmp_path, by_task, [70.0, 71.0, 72.0], task_il=93.0)
+    found = compare(read_runs(tmp_path).groups, "offline-accuracy")
+    assert row_of(found, by_task).ours.mean == 93.0
+    assert row_of(found, by_class).ours.n == 2
+
+
+def test_equal_values_serve_both_views(tmp_path):
+    """ER on S-Cifar-100 at K = 500 has lr 0.1 in both."""
+    where = {"scenario": "seq-cifar100", "buffer": 500}
+    repeat(tmp_path, cell_of("offline-accuracy", "er", **where), [27.0, 28.0], task_il=66.0)
+    found = compare(read_runs(tmp_path).groups, "offline-accuracy")
+    assert row_of(found, cell_of("offline-accuracy", "er", view="task-il", **where)).ours.mean == 66.0
+
+
+def test_runs_that_depart_are_left_out_and_named(tmp_path):
+    cell = cell_of("offline-accuracy", "er")
+    repeat(tmp_path, cell, [60.0], "short", lambda e: replace(e, training=replace(e.training, epochs=5)))
+    found = compare(read_runs(tmp_path).groups, "offline-accuracy")
+    assert row_of(found, cell).ours is None
+    assert "left out: short, since epochs is 5, the paper's 50" in found.notes
+
+
+def test_other_readings_are_rows_of_their_own(tmp_path):
+    cell = cell_of("offline-accuracy", "er")
+    repeat(tmp_path, cell, [60.0, 61.0], "a")
+    repeat(tmp_path, cell, [62.0, 63.0], "b", lambda e: replace(e, training=replace(e.training, precision="bf16")))
+    names = [row.name for row in compare(read_runs(tmp_path).groups, "offline-accuracy").rows if row.cell == cell]
+    assert names == ["er (precision=auto)", "er (precision=bf16)"]
+
+
+def test_bold_by_the_papers_rule(tmp_path):
+    gcr, der, er = (cell_of("offline-accuracy", method) for method in ("gcr", "der++", "er"))
+    repeat(tmp_path, gcr, [75.0, 76.0, 75.5, 76.2, 74.9])
+    repeat(tmp_path, der, [74.9, 76.1, 75.3, 76.3, 74.8])
+    repeat(tmp_path, er, [70.0, 71.5, 70.2, 71.0, 69.9])
+    found = compare(read_runs(tmp_path).groups, "offline-accuracy")
+    assert [row_of(found, cell).bold for cell in (gcr, der, er)] == [True, True, False]
+    text = markdown(sheets(found), found.notes)
+    assert "| gcr | 500 | **75.52 ± 0.26** | 5 | **74.69 ± 0.85** | +0.83 | yes, better |" in text
+    assert "| er | 500 | 70.52 ± 0.31 | 5 | 62.03 ± 1.70 | +8.49 | yes, better |" in text
+
+
+def test_low_forgetting_is_bold_and_few_seeds_are_said(tmp_path):
+    gcr, er = (cell_of("offline-forgetting", method, metric="forgetting") for method in ("gcr", "er"))
+    repeat(tmp_path, gcr, [75.0] * 3, forgetting=19.0)
+    repeat(tmp_path, er, [75.0] * 2, forgetting=43.0)
+    found = compare(read_runs(tmp_path).groups, "offline-forgetting")
+    assert row_of(found, gcr).bold
+    assert not row_of(found, er).bold
+    assert "seed sets differ: 2 and 3 seeds, of which 2 are paired (1 comparison)" in found.notes
+    assert "2 paired seeds are few; a test wants 5 or more (1 comparison)" in found.notes
+
+
+def test_one_seed_has_no_interval(tmp_path):
+    cell = cell_of("offline-accuracy", "gcr")
+    repeat(tmp_path, cell, [75.0])
+    found = compare(read_runs(tmp_path).groups, "offline-accuracy")
+    assert row_of(found, cell).inside is None
+    assert "| gcr | 500 | **75.00** | 1 | **74.69 ± 0.85** | +0.31 | undecided |" in markdown(sheets(found))
+
+
+def test_the_ablations_pairs(tmp_path):
+    where = {"scenario": "seq-cifar100", "buffer": 2000}
+    rows = ("gcr", "gcr + reservoir", "gcr without supcon")
+    for method, base in zip(rows, (60.0, 57.0, 59.9), strict=True):
+        wobble = (0.1, -0.2, 0.3, 0.0, -0.1) if method != "gcr" else (0.0,) * 5
+        repeat(tmp_path, cell_of("ablation", method, **where), [base + w for w in wobble], method)
+    found = compare(read_runs(tmp_path).groups, "ablation")
+    assert [row_of(found, cell_of("ablation", method, **where)).ours.n for method in rows] == [5, 5, 5]
+    (note,) = [note for note in found.notes if note.startswith("K = 2000")]
+    assert note.startswith("K = 2000: not apart at p < 0.001: gcr and gcr without supcon (p = ")
+    assert "reservoir" not in note
+    assert any("our choice for gcr + reservoir" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("table", paper.tables())
+def test_missing_cells_are_shown_as_missing(table):
+    found = compare([], table)
+    assert len(found.rows) == len(paper.cells(table))
+    entries = [entry.text for sheet in sheets(found) for row in sheet.rows for entry in row]
+    assert entries.count("missing") == len(found.rows)
+    lines = records(found)
+    assert {line["n"] for line in lines} == {0}
+    assert [line["paper_mean"] for line in lines] == [cell.mean for cell in paper.cells(table)]
+
+
+PRESENT = ("er", "der++", "gcr")
+
+
+def test_1530_results_are_read_and_shown_in_three_seconds(tmp_path):
+    """As many runs as the paper's offline table: 54 cells of three methods, and 48 again under another reading."""
+    cells = [cell for cell in paper.cells("offline-accuracy") if cell.method in PRESENT]
+    for copy in range(2):
+        for number, cell in enumerate(cells[: 54 if copy == 0 else 48]):
+            n_tasks = 10 if cell.scenario == "seq-tinyimagenet" else 5
+            for seed in range(paper.SEEDS):
+                made = paper.experiment(cell, seed)
+                if copy:
+                    made = replace(made, training=replace(made.training, precision="bf16"))
+                value = 50.0 + (seed * 7 + number) % 5
+                put(tmp_path, made, f"{copy}-{number}", value, value, n_tasks)
+    started = time.perf_counter()
+    runs = read_runs(tmp_path)
+    assert sum(len(group.seeds) for group in runs.groups) == 1530
+    assert plain_sheets(runs.groups)
+    plain = time.perf_counter() - started
+    found = compare(runs.groups, "offline-accuracy")
+    text = markdown(sheets(found), found.notes)
+    took = time.perf_counter() - started
+    print(f"read and shown in {plain:.2f} s, beside the paper's in {took - plain:.2f} s more")
+    assert text.count("missing") == 48
+    assert took < 3, f"{took:.1f} s"

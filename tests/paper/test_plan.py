@@ -1,0 +1,227 @@
+"""A table as a list of runs: names, sharing, filters, quick looks; and how long listing and showing take."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from made_runs import finish
+
+from gcr import paper
+from gcr.analysis.load import group_runs
+from gcr.paper.compare_to_paper import compare, sheets
+from gcr.paper.plan import Request, make_plan, unfinished
+from gcr.settings import BadInput
+
+ROOT = Path(__file__).parents[2]
+ISSUED = (
+    "offline-accuracy",
+    "offline-forgetting",
+    "more-tasks",
+    "online-accuracy",
+    "online-forgetting",
+    "ablation",
+    "ocs",
+    "er-gcr",
+    "imagenet1k",
+    "main-figure",
+    "demo-table",
+)
+
+
+def paths(plan):
+    return {job.folder.path for job in plan.jobs()}
+
+
+@pytest.mark.parametrize("name", ISSUED)
+def test_every_table_has_a_plan(tmp_path, name):
+    plan = make_plan(Request(name), tmp_path)
+    assert plan.jobs() or plan.trials()
+    for job in [*plan.jobs(), *plan.trials()]:
+        assert tmp_path in job.folder.path.parents
+
+
+def test_the_offline_table_asks_for_1530_runs_and_shares_equal_ones(tmp_path):
+    plan = make_plan(Request("offline-accuracy"), tmp_path)
+    assert sum(len(plan.jobs_of(place)) for place in plan.places) == 1530
+    assert len(plan.jobs()) == 1200  # iCaRL, GSS and some others have the same values for both views
+    assert len({job.experiment for job in plan.jobs()}) == 1200
+
+
+def test_tables_share_runs(tmp_path):
+    accuracy, forgetting, figure = (
+        paths(make_plan(Request(name), tmp_path)) for name in ("offline-accuracy", "offline-forgetting", "main-figure")
+    )
+    assert accuracy == forgetting
+    assert figure < accuracy
+    assert len(figure) == 2 * 3 * 15  # DER++ and GCR, three buffer sizes, accuracy and forgetting from one run
+
+
+def test_planned_runs_stand_beside_their_cells(tmp_path):
+    """What is planned for a cell repeats it."""
+    for name in paper.tables():
+        plan = make_plan(Request(name), tmp_path)
+        for cell in plan.table.cells:
+            assert paper.departures(plan.jobs_of(cell.place)[0].experiment, cell) == []
+
+
+def test_filters(tmp_path):
+    request = Request("offline-accuracy", ("seq-cifar10",), ("er", "gcr"), (200, 500), (3, 4))
+    plan = make_plan(request, tmp_path)
+    assert len(plan.places) == 1 * 2 * 2 * 2
+    assert {job.experiment.seed for job in plan.jobs()} == {3, 4}
+
+
+@pytest.mark.parametrize(
+    ("request_for", "message"),
+    [
+        ({"table": "offline-accuracy", "methods": ("gcr", "foo")}, "method must be one of er, gem, .*got foo"),
+        ({"table": "offline-accuracy", "buffers": (200, 333)}, "buffer must be one of 200, 500, 2000 .*got 333"),
+        ({"table": "offline-acuracy"}, 'did you mean "offline-accuracy"'),
+        ({"table": "ocs", "methods": ("gem",)}, "method must be one of ocs, gcr in ocs, got gem"),
+        ({"table": "ocs", "buffers": (200,)}, "buffer must be one of 100 in ocs, got 200"),
+        ({"table": "er-gcr", "scenarios": ("seq-digits",)}, "scenario must be one of"),
+        ({"table": "ocs", "epochs_scale": 0.0}, "epochs-scale must be above 0 and at most 1, got 0"),
+        ({"table": "ocs", "values": "mine"}, 'unknown source of values "mine"'),
+        ({"table": "demo-table", "values": "paper"}, "values must be sweep for demo-table"),
+    ],
+)
+def test_requests_that_are_refused(tmp_path, request_for, message):
+    with pytest.raises(BadInput, match=message):
+        make_plan(Request(**request_for), tmp_path)
+
+
+def test_a_filter_pair_that_matches_nothing(tmp_path):
+    request = Request("offline-accuracy", scenarios=("seq-tinyimagenet",), methods=("gem",))
+    with pytest.raises(BadInput, match="nothing of offline-accuracy matches all filters together"):
+        make_plan(request, tmp_path)
+
+
+def test_one_view_alone_asks_for_the_runs_of_its_values(tmp_path):
+    cells = {"scenarios": ("seq-cifar10",), "methods": ("gcr",), "buffers": (500,), "seeds": (0,)}
+    both = make_plan(Request("offline-accuracy", **cells), tmp_path).jobs()
+    one = make_plan(Request("offline-accuracy", **cells, views=("class-il",)), tmp_path)
+    assert [job.experiment.method.gamma for job in one.jobs()] == [0.1]
+    assert {cell.view for cell in one.table.cells} == {"class-il"}
+    assert len(both) == 2
+    with pytest.raises(BadInput, match="view must be one of class-il in online-accuracy, got task-il"):
+        make_plan(Request("online-accuracy", views=("task-il",)), tmp_path)
+
+
+def test_a_quick_look_is_marked_everywhere_and_never_beside_the_papers_values(tmp_path):
+    request = Request("ocs", methods=("gcr",), seeds=(0, 1), epochs_scale=0.1)
+    plan = make_plan(request, tmp_path)
+    jobs = plan.jobs()
+    assert {job.experiment.training.epochs for job in jobs} == {5}
+    assert all("epochs5" in job.folder.path.parent.name for job in jobs)
+    for job in jobs:
+        finish(job, n_tasks=20)
+    groups = group_runs(job.folder for job in jobs).groups
+    (sheet,) = sheets(compare(groups, plan.table, plan.values), alone=request.mark)
+    assert "epochs ×0.1" in sheet.title
+    assert not any("paper" in column for column in sheet.columns)
+    assert sheet.rows[0][2].text == "50.00 ± 0.00"
+    assert compare(groups, "ocs").rows[1].ours is None  # `gcr table --paper` does not take them for repetitions
+
+
+def test_a_stream_has_no_epochs_to_scale(tmp_path):
+    with pytest.raises(BadInput, match="epochs-scale has nothing to scale in online-accuracy"):
+        make_plan(Request("online-accuracy", epochs_scale=0.1), tmp_path)
+
+
+def test_the_demo_is_searched_then_trained(tmp_path):
+    plan = make_plan(Request("demo-table", methods=("er",), buffers=(50,)), tmp_path)
+    assert plan.jobs() == []
+    assert plan.values == {}
+    trials = plan.trials()
+    assert [job.experiment.training.lr for job in trials] == [0.03, 0.1]
+    finish(trials[0], class_il=80.0, task_il=90.0)
+    finish(trials[1], class_il=70.0, task_il=95.0)
+    plan = plan.with_choices()
+    assert {place[1]: values["lr"] for place, values in plan.chosen.items()} == {"class-il": 0.03, "task-il": 0.1}
+    assert len(plan.jobs()) == 10
+    assert unfinished(trials) == []
+    for job in plan.jobs():
+        finish(job, class_il=100 * job.experiment.training.lr, task_il=90.0)
+    groups = group_runs(job.folder for job in plan.jobs()).groups
+    found = compare(groups, plan.table, plan.values)
+    assert [row.ours.mean for row in found.rows] == [3.0, 90.0]
+    assert all("paper" not in column for sheet in sheets(found) for column in sheet.columns)
+    assert len(list(tmp_path.glob("sweep-*.json"))) == 1
+
+
+def test_our_own_search_for_a_table_of_the_paper(tmp_path):
+    """Runs with values of our search stand beside the paper's cells, and no longer depart from them."""
+    request = Request("offline-accuracy", ("seq-cifar10",), ("er",), (200,), (0,), values="sweep")
+    plan = make_plan(request, tmp_path)
+    for number, trial in enumerate(plan.trials()):
+        finish(trial, class_il=number, task_il=number)
+    plan = plan.with_choices()
+    (job,) = plan.jobs()
+    assert job.experiment.training.lr == 0.1  # the last of the grid; the paper's choice was another
+    finish(job, class_il=49.0)
+    found = compare(group_runs([job.folder]).groups, plan.table, plan.values)
+    assert [row.ours.mean for row in found.rows] == [49.0, 50.0]
+    assert not any("left out" in note for note in found.notes)
+
+
+def test_mixed_precisions_are_said(tmp_path):
+    jobs = make_plan(Request("ocs", seeds=(0, 1, 2)), tmp_path).jobs()
+    for number, job in enumerate(jobs):
+        finish(job, precision="tf32" if number == 1 else "bf16")
+    mixed = jobs[1].folder.path.parent
+    assert group_runs(job.folder for job in jobs).notes == [
+        f"mixed precisions in {mixed}: bf16 (2), tf32 (1) runs; what they computed may differ"
+    ]
+
+
+def test_mixed_versions_are_said(tmp_path):
+    jobs = make_plan(Request("ocs", methods=("gcr",), seeds=(0, 1, 2)), tmp_path).jobs()
+    for number, job in enumerate(jobs):
+        finish(job, versions={"gcr": "0.2" if number else "0.1", "torch": "2.13"})
+    assert group_runs(job.folder for job in jobs).notes == [
+        "mixed versions of gcr: 0.1 (1), 0.2 (2) runs; what they computed may differ"
+    ]
+
+
+def timed(*command):
+    began, busy = time.perf_counter(), os.times()
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+    )
+    now = os.times()
+    own = now.children_user - busy.children_user + now.children_system - busy.children_system
+    return done, min(own, time.perf_counter() - began)
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--show"])
+def test_1530_results_are_listed_and_shown_in_three_seconds(thousands, option):
+    """The whole process, of which the import of torch is 1.7 s on the machine where the three seconds are meant. Others
+    may be slower, or busy with other things for a while, so each try measures that import just before."""
+    command = [sys.executable, "-m", "gcr", "reproduce", "offline-accuracy", option, "--out", str(thousands)]
+    tries = []
+    while not any(took < limit for took, limit in tries):
+        assert len(tries) < 5, tries
+        _, torch_alone = timed(sys.executable, "-c", "import torch")
+        done, took = timed(*command)
+        tries.append((took, 3.0 * max(1.0, torch_alone / 1.7)))
+        assert done.returncode == 0, done.stderr
+    if option == "--dry-run":
+        assert "1200 of them different ones: 1200 done, 0 running, 0 missing" in done.stdout
+        assert "nothing is left to train" in done.stdout
+    else:
+        assert done.stdout.count("50.00") >= 102
+        assert "missing" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def thousands(tmp_path_factory):
+    """1,530 results: all that the offline table asks for, and those of other tables beside them."""
+    out = tmp_path_factory.mktemp("thousands")
+    wanted = [job for name in ("offline-accuracy", "online-accuracy") for job in make_plan(Request(name), out).jobs()]
+    assert len(wanted) >= 1530
+    for job in wanted[:1530]:
+        finish(job)
+    return out

@@ -1,0 +1,236 @@
+"""The live report: what it answers and to whom, what it shows of unfinished runs, how an open page follows."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+from chromium import CHROMIUM, Browser
+from made_runs import add_epoch, experiment_of, put_run, put_unfinished, square
+
+from gcr.cli.main import run_cli
+from gcr.report import live
+from gcr.report.live import LivePage, LiveServer, serve
+from gcr.report.unfinished import last_epoch, unfinished_runs
+from gcr.runs.folder import TRIALS
+from gcr.settings import BadInput
+
+
+@contextmanager
+def served(folder):
+    server = LiveServer(LivePage(folder), 0)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Every question looks at the folder."""
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.0)
+
+
+def ask(server, path="/", method="GET", host=None):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection.request(method, path, headers={"Host": host} if host else {})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode(), answer
+
+
+def test_answers_the_page_and_its_version_and_nothing_else(tmp_path):
+    put_run(tmp_path, experiment_of("er"), square(50.0))
+    with served(tmp_path) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        status, page, answer = ask(server)
+        assert status == 200
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+        version = ask(server, "/version")[1]
+        assert f'data-version="{version}"' in page
+        folder = experiment_of("er").run_name
+        for path in (f"/{folder}/seed-0/result.json", "/../pyproject.toml", "/page.js", "/?x"):
+            assert ask(server, path)[0] == 404
+        assert ask(server, method="HEAD")[1] == ""
+        assert ask(server, method="POST")[0] == 501
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "localhost.evil:{port}"]
+)
+def test_foreign_names_get_nothing(tmp_path, host):
+    put_run(tmp_path, experiment_of("er"), square(50.0))
+    with served(tmp_path) as server:
+        for path in ("/", "/version"):
+            status, body, _ = ask(server, path, host=host.format(port=server.server_port))
+            assert status == 403
+            assert "er" not in body.split()
+        assert ask(server, host=f"localhost:{server.server_port}")[0] == 200
+
+
+def test_unfinished_runs_are_shown_with_their_last_epoch(tmp_path, eager):
+    run = put_unfinished(tmp_path, experiment_of("gcr", epochs=8))
+    put_unfinished(tmp_path, experiment_of("er", epochs=8), epochs=0)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "experiment.json").write_text("{")
+    with served(tmp_path) as server, run.locked():
+        page, version = ask(server)[1], ask(server, "/version")[1]
+        assert "No finished runs yet" in page
+        assert "Live: 1 running" in page
+        assert ">61.5<" in page
+        assert ">1 of 8<" in page
+        assert "stopped" in page
+        assert "experiment.json cannot be read" in page
+        assert ask(server, "/version")[1] == version
+        add_epoch(run, 1)
+        assert ask(server, "/version")[1] != version
+        assert ">2 of 8<" in ask(server)[1]
+        put_run(tmp_path, experiment_of("er", 1), square(50.0))
+        assert "1 finished run." in ask(server)[1]
+
+
+def test_an_epoch_that_is_being_written_does_not_count(tmp_path):
+    run = put_unfinished(tmp_path, experiment_of("gcr"), epochs=3)
+    metrics = run.path / "metrics.jsonl"
+    assert last_epoch(metrics).epoch == 2
+    with open(metrics, "a") as file:
+        file.write('{"stage": 1, "epoch": 3')
+    assert last_epoch(metrics).epoch == 2
+    metrics.write_text('{"stage": "<b>"}\n')
+    assert last_epoch(metrics) is None
+    assert last_epoch(tmp_path / "none") is None
+    with run.locked():
+        (found,) = unfinished_runs(tmp_path)
+    assert found.state == "running"
+
+
+def test_a_lock_that_nobody_holds_is_no_running_run(tmp_path, eager):
+    run = put_unfinished(tmp_path, experiment_of("gcr"))
+    lock = run.path / ".lock"
+    page = LivePage(tmp_path)
+    with run.locked():
+        assert b"Live: 1 running" in page.page()
+        before, kept = page.version(), tmp_path / "lock"
+        os.link(lock, kept)
+    os.rename(kept, lock)  # as a process leaves it that was killed: the same file, no longer locked
+    assert page.version() != before
+    assert [found.state for found in unfinished_runs(tmp_path)] == ["stopped"]
+    assert b"Live: 0 running" in page.page()
+
+
+def test_trials_are_counted_and_named_by_their_folder_and_failures_have_a_reason(tmp_path, eager):
+    trials = tmp_path / TRIALS
+    put_run(trials, experiment_of("er", lr=0.1), square(50.0), name="one")
+    diverged = put_unfinished(trials, experiment_of("er", lr=9.0), name="two")
+    page = LivePage(tmp_path)
+    assert b"The search goes on: 1 trial is finished" in page.page()
+    assert b">stopped<" in page.page()
+    diverged.fail("the loss is <nan>")
+    put_run(trials, experiment_of("er", lr=0.2), square(50.0), name="three")
+    text = page.page().decode()
+    assert "The search goes on: 2 trials are finished" in text
+    assert "No finished runs yet" not in text
+    assert ">failed: the loss is &lt;nan&gt;<" in text
+    assert ">stopped<" not in text
+    assert ">trials/two/seed-0<" in text
+    put_run(tmp_path, experiment_of("er", lr=0.1), square(50.0))
+    assert "2 finished trials of searches, not shown." in page.page().decode()
+
+
+def test_a_page_is_made_once_for_a_version(tmp_path, eager, monkeypatch):
+    put_run(tmp_path, experiment_of("er"), square(50.0))
+    page = LivePage(tmp_path)
+    first = page.page()
+    monkeypatch.setattr(live, "render", None)
+    assert page.page() is first
+
+
+def test_a_port_in_use(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInput, match=f"port {port} is in use; choose another with --port"):
+            serve(tmp_path, port, print)
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(BadInput, match="is not a folder"):
+        serve(tmp_path / "none", 0, print)
+
+
+@pytest.mark.parametrize(("options", "told"), [(["--serve", "--page", "x"], "--page"), (["--port", "1"], "--port")])
+def test_options_that_do_not_go_together(tmp_path, capsys, options, told):
+    assert run_cli(["report", str(tmp_path), *options]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_the_command(tmp_path):
+    put_run(tmp_path, experiment_of("er"), square(50.0))
+    command = [sys.executable, "-m", "gcr", "report", str(tmp_path), "--serve", "--port", "0"]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+
+    def hears_ctrl_c():  # a shell's background job does not, and neither would what it starts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=hears_ctrl_c,
+    ) as started:
+        try:
+            line = started.stdout.readline()
+            assert line.startswith("report: http://127.0.0.1:")
+            port = int(line.split(":")[3].split("/")[0])
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request("GET", "/")
+            assert connection.getresponse().status == 200
+            started.send_signal(signal.SIGINT)
+            assert started.wait(20) == 0
+            assert started.stderr.read() == ""
+        finally:
+            started.kill()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium found; install it to test the report in a browser")
+def test_an_open_page_follows_and_keeps_what_the_reader_set(tmp_path, eager):
+    for method, value in (("er", 70.0), ("gcr", 60.0), ("der++", 80.0)):
+        put_run(tmp_path, experiment_of(method), square(value))
+    run = put_unfinished(tmp_path, experiment_of("gss", epochs=8))
+    rows = "[...document.querySelectorAll('table.results tbody tr')].filter(row => row.offsetParent)"
+    names = f"{rows}.map(row => row.cells[0].textContent)"
+    with served(tmp_path) as server, Browser(tmp_path / "profile") as browser:
+        browser.look()
+        browser.open(server.url)
+        browser.do("""(() => {
+            const buttons = [...document.querySelectorAll('table.results th button')];
+            const button = buttons.find(button => button.textContent === 'class-IL accuracy');
+            button.click(); button.focus();
+            const text = document.querySelector('#filters input');
+            text.value = 'r'; text.dispatchEvent(new Event('input', { bubbles: true }));
+            document.querySelector('main details').open = false;
+            scrollTo(0, 300);
+        })()""")
+        assert browser.do(names) == ["gcr", "er", "der++"]
+        add_epoch(run, 1)
+        browser.wait("document.querySelector('table.unfinished').textContent.includes('2 of 8')")
+        put_run(tmp_path, experiment_of("mir"), square(65.0))
+        browser.wait(f"{rows}.length === 4")
+        assert browser.do(names) == ["gcr", "mir", "er", "der++"]
+        assert browser.do("document.activeElement.textContent") == "class-IL accuracy"
+        assert browser.do("document.querySelector('#filters input').value") == "r"
+        assert browser.do("document.querySelector('main details').open") is False
+        assert browser.do("scrollY") == 300
+        assert browser.problems() == []
+        assert {url.split("/", 3)[3] for url in browser.requests() if url.startswith("http")} == {"", "version"}

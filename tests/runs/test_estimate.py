@@ -1,0 +1,91 @@
+"""How long runs will take: measured once, kept, and never more than was allowed."""
+
+import json
+import time
+
+import pytest
+import torch
+from made_runs import finish
+
+from gcr.experiments.experiment import compose
+from gcr.runs.estimate import Estimator, shape_and_examples
+from gcr.runs.folder import RunFolder
+from gcr.runs.job import Execution, Job
+from gcr.scenarios import load
+
+CPU = torch.device("cpu")
+
+
+def probe_in(folder):
+    return Estimator(folder / "probe.json", Execution("cpu"), CPU)
+
+
+def some(*methods, **overrides):
+    return [compose("seq-digits", method, overrides={"model": "mlp"} | overrides) for method in methods]
+
+
+def test_kinds_are_measured_once_and_kept(tmp_path):
+    experiments = some("er", "gcr", "gem", "icarl", "gss")
+    probe = probe_in(tmp_path)
+    probe.measure(experiments, 30.0)
+    assert len(probe.steps) == 5
+    assert all(0 < seconds < 1 for seconds in probe.steps.values())
+    assert json.loads((tmp_path / "probe.json").read_text()) == probe.steps
+    again = probe_in(tmp_path)
+    again.measure(experiments, 30.0)
+    assert again.steps == probe.steps
+    assert {estimate.source for estimate in again.estimates(experiments)} == {"measured steps"}
+
+
+def test_an_estimate_is_steps_times_seconds(tmp_path):
+    (experiment,) = some("er", epochs=4)
+    probe = probe_in(tmp_path)
+    probe.steps[probe.kind(experiment)] = 0.5
+    assert probe.estimate(experiment).seconds == pytest.approx(0.5 * 4 * 1442 / 32, rel=0.01)
+
+
+def test_time_is_bounded_and_the_rest_by_arithmetic(tmp_path):
+    experiments = some("er", "gcr")
+    probe = probe_in(tmp_path)
+    probe.measure(experiments, 1e-9)
+    assert len(probe.steps) == 0 or len(probe.steps) == 1
+    probe.steps = {probe.kind(experiments[0]): 0.01}
+    known, guessed = probe.estimates(experiments)
+    assert (known.source, guessed.source) == ("measured steps", "arithmetic")
+    assert guessed.seconds > known.seconds  # it replays more
+    other = some("er", model="convnet")
+    assert probe.estimates(other) == [None]
+    assert probe.weights(other)[0] > 0
+
+
+def test_finished_runs_say_it_better(tmp_path):
+    (experiment,) = some("er")
+    job = Job(experiment, RunFolder.of(tmp_path, experiment))
+    finish(job)  # 2 seconds for 100 steps
+    probe = probe_in(tmp_path)
+    probe.steps[probe.kind(experiment)] = 5.0
+    probe.learn([job])
+    (estimate,) = probe.estimates([experiment])
+    assert estimate.source == "finished runs"
+    assert estimate.seconds == pytest.approx(0.02 * 10 * 1442 / 32, rel=0.01)
+
+
+def test_a_file_that_is_not_ours_is_measured_anew(tmp_path):
+    (tmp_path / "probe.json").write_text('{"er": "soon"}')
+    assert probe_in(tmp_path).steps == {}
+
+
+def test_shapes_are_known_without_the_data(cache):
+    assert shape_and_examples("seq-cifar10") == ((3, 32, 32), 50_000)
+    assert shape_and_examples("seq-tinyimagenet") == ((3, 64, 64), 100_000)
+    digits = load("seq-digits").train
+    assert shape_and_examples("seq-digits") == (tuple(digits.pixels.shape[1:]), len(digits.labels))
+
+
+def test_the_images_of_a_probe_are_made_up(cache, tmp_path):
+    """A ResNet on CIFAR's shape without CIFAR, in a small batch."""
+    experiment = compose("seq-cifar10", "er")
+    began = time.perf_counter()
+    seconds = probe_in(tmp_path)._seconds_of_a_step(experiment)
+    assert seconds > 0
+    assert time.perf_counter() - began < 60

@@ -1,0 +1,98 @@
+import json
+
+import pytest
+
+from gcr.experiments.experiment import Experiment, compose
+from gcr.runs.folder import RunFolder
+from gcr.runs.job import Execution, Job, run_job
+from gcr.runs.provenance import source
+from gcr.settings import BadInput
+
+
+def small(seed=0, **overrides):
+    return compose("seq-digits", "gcr", seed=seed, overrides={"epochs": 1, "buffer": 20, "model": "mlp"} | overrides)
+
+
+@pytest.fixture
+def finished(tmp_path):
+    experiment = small()
+    job = Job(experiment, RunFolder.of(tmp_path, experiment))
+    run_job(0, job, Execution("cpu"), lambda event: None)
+    return job
+
+
+def test_files_of_a_finished_run(finished):
+    path = finished.folder.path
+    assert path.parts[-2:] == ("seq-digits-gcr-k20", "seed-0")
+    assert Experiment.from_json((path / "experiment.json").read_text()) == finished.experiment
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["stage"] for line in lines] == [0, 1, 2, 3, 4]
+    assert {"loss", "accuracy", "seconds"} <= lines[0].keys()
+    result = json.loads((path / "result.json").read_text())
+    assert {"class_il", "task_il", "seconds", "finished", "steps", "versions", "device"} <= result.keys()
+    assert result["class_il"].keys() == {
+        *("matrix", "accuracy", "forgetting", "anytime", "learning", "backward_transfer", "forward_transfer")
+    }
+    assert result["versions"].keys() == {"gcr", "torch", "python"}
+    assert result["device"] == "cpu"
+    assert result["source"] == source()
+    assert len(finished.folder.memory()["label"]) == 20
+    assert sorted(p.name for p in path.iterdir()) == [
+        "experiment.json",
+        "memory.safetensors",
+        "metrics.jsonl",
+        "result.json",
+    ]
+
+
+def test_the_same_experiment_gives_the_same_files_but_for_times(finished, tmp_path):
+    again = Job(finished.experiment, RunFolder(tmp_path / "again" / "seed-0"))
+    run_job(0, again, Execution("cpu"), lambda event: None)
+    ours, theirs = finished.folder.result(), again.folder.result()
+    measured = {"seconds": 0, "finished": "", "peak_bytes": 0}
+    assert ours | measured == theirs | measured
+    name = "memory.safetensors"
+    assert (finished.folder.path / name).read_bytes() == (again.folder.path / name).read_bytes()
+
+
+def test_another_experiment_is_refused_and_nothing_is_touched(finished):
+    before = {p.name: p.read_bytes() for p in finished.folder.path.iterdir()}
+    with pytest.raises(BadInput) as caught:
+        finished.folder.check(small(lr=0.5))
+    assert "training.lr is 0.1 there, 0.5 here" in str(caught.value)
+    assert "--name" in str(caught.value)
+    assert {p.name: p.read_bytes() for p in finished.folder.path.iterdir()} == before
+
+
+def test_the_same_experiment_is_welcome(finished):
+    finished.folder.check(finished.experiment)
+    assert finished.folder.finished
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match=r"cannot write to .* choose another --out"):
+        RunFolder(tmp_path / "file" / "seed-0").make()
+
+
+def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
+    folder = RunFolder(tmp_path / "run" / "seed-0")
+    folder.begin(small())
+    (folder.path / "metrics.jsonl").write_text("one\ntwo\nhalf a li")
+    folder.cut_metrics(1)
+    assert (folder.path / "metrics.jsonl").read_text() == "one\n"
+    folder.cut_metrics(0)
+    assert (folder.path / "metrics.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "{}", '"text"'])
+def test_a_broken_experiment_is_named(tmp_path, text):
+    (tmp_path / "experiment.json").write_text(text)
+    with pytest.raises(BadInput, match="cannot be read"):
+        RunFolder(tmp_path).check(small())
+
+
+def test_a_broken_memory_is_named(finished):
+    (finished.folder.path / "memory.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(BadInput, match=r"memory\.safetensors cannot be read"):
+        finished.folder.memory()

@@ -1,0 +1,156 @@
+"""Runs that are killed or stopped, and continued by the same command."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gcr.runs.folder import RunFolder
+
+ROOT = Path(__file__).parents[2]
+MEASURED = {"seconds", "finished", "peak_bytes"}
+
+
+def start(out, *more):
+    command = [sys.executable, "-m", "gcr", "run", "seq-digits", "--model", "mlp", "--epochs", "6", "--buffer", "50"]
+    return subprocess.Popen(
+        [*command, "--out", str(out), *more],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process):
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    return told
+
+
+def numbers(out, seed=0):
+    folder = out / "seq-digits-gcr-k50" / f"seed-{seed}"
+    result = json.loads((folder / "result.json").read_text())
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    left = sorted(path.name for path in folder.iterdir())
+    without_measured = [{key: line[key] for key in line.keys() - MEASURED} for line in [result, *lines]]
+    return without_measured, (folder / "memory.safetensors").read_bytes(), left
+
+
+def wait_for(folder, pattern, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not list(folder.glob(pattern)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole")
+    finish(start(out, "--seeds", "0,1"))
+    return out
+
+
+def test_killed_at_random_moments(uninterrupted, tmp_path):
+    """kill -9, again and again, with checkpoints in the middle of epochs: every number is that of the whole run."""
+    moments = random.Random(1)
+    folder = tmp_path / "seq-digits-gcr-k50" / "seed-0"
+    kills = 0
+    for _ in range(3):
+        process = start(tmp_path, "--checkpoint-steps", "7")
+        before = set(folder.glob("checkpoint-*"))
+        deadline = time.monotonic() + 60
+        while set(folder.glob("checkpoint-*")) == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(moments.random() * 0.3)
+        kills += process.poll() is None
+        os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+        process.communicate()
+    assert kills >= 1
+    finish(start(tmp_path, "--checkpoint-steps", "7"))
+    assert numbers(tmp_path) == numbers(uninterrupted)
+
+
+@pytest.mark.parametrize(("number", "code", "seeds"), [(signal.SIGINT, 130, "0"), (signal.SIGTERM, 143, "0,1")])
+def test_a_signal_saves_and_says_how_to_go_on(number, code, seeds, uninterrupted, tmp_path):
+    process = start(tmp_path, "--seeds", seeds)
+    wait_for(tmp_path, "*/seed-0/checkpoint-*")
+    os.killpg(process.pid, number)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == code, told
+    assert "runs are unfinished" in told
+    assert f"--out {tmp_path} --seeds {seeds} --resume" in told
+    assert "Traceback" not in told
+    finish(start(tmp_path, "--seeds", seeds, "--resume"))
+    for seed in map(int, seeds.split(",")):
+        assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)
+
+
+def test_fresh_begins_again(uninterrupted, tmp_path):
+    process = start(tmp_path)
+    wait_for(tmp_path, "*/seed-0/checkpoint-*")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    (kept,) = list(tmp_path.glob("*/seed-0/checkpoint-*"))[:1]
+    kept.write_bytes(b"not a checkpoint")
+    told = finish(start(tmp_path, "--fresh"))
+    assert "cannot be read" not in told
+    assert numbers(tmp_path) == numbers(uninterrupted)
+
+
+def test_other_options_than_the_checkpoints_are_refused(tmp_path):
+    process = start(tmp_path)
+    wait_for(tmp_path, "*/seed-0/checkpoint-*")
+    os.killpg(process.pid, signal.SIGTERM)
+    process.communicate(timeout=60)
+    process = start(tmp_path, "--threads", "2")
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "threads is 1 there, 2 here" in told
+    assert "--fresh" in told
+
+
+def test_killing_only_the_parent_ends_its_workers(uninterrupted, tmp_path):
+    process = start(tmp_path, "--seeds", "0,1")
+    wait_for(tmp_path, "*/seed-0/checkpoint-*")
+    wait_for(tmp_path, "*/seed-1/checkpoint-*")
+    process.kill()
+    process.communicate()
+    finish(start(tmp_path, "--seeds", "0,1"))
+    for seed in (0, 1):
+        assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)
+
+
+def test_two_commands_do_not_train_the_same_run(tmp_path):
+    with RunFolder(tmp_path / "seq-digits-gcr-k50" / "seed-0").locked():
+        process = start(tmp_path)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"seed-0 is being trained by process {os.getpid()}" in told
+    finish(start(tmp_path))
+
+
+@pytest.mark.parametrize("seconds", [0.6, 1.8, 3.6])
+def test_a_signal_at_any_moment_ends_the_command(tmp_path, seconds):
+    process = start(tmp_path, "--seeds", "0-3", "--method", "er")
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode in (0, 130, -signal.SIGINT), told  # the last: before Python listens
+
+
+def test_a_worker_that_dies_is_replaced(uninterrupted, tmp_path):
+    process = start(tmp_path, "--seeds", "0,1")
+    wait_for(tmp_path, "*/seed-0/checkpoint-*")
+    (lock,) = tmp_path.glob("*/seed-0/.lock")
+    os.kill(int(lock.read_text()), signal.SIGKILL)
+    finish(process)
+    for seed in (0, 1):
+        assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)

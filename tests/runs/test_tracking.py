@@ -1,0 +1,206 @@
+"""TensorBoard event files and MLflow runs: every epoch once, whatever happens to the run or to them."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from gcr.experiments.experiment import compose, flat
+from gcr.runs.engine import run_all
+from gcr.runs.folder import TRIALS, RunFolder
+from gcr.runs.job import Event, Execution, Job
+from gcr.runs.tracking import mlflow_store, reporter, tracked
+from gcr.settings import BadInput
+from gcr.training import Epoch
+
+
+def make_job(out, epochs=1):
+    experiment = compose("seq-digits", "er", overrides={"epochs": epochs, "model": "mlp"})
+    return Job(experiment, RunFolder.of(out, experiment))
+
+
+def epoch(number):
+    return Epoch(
+        0, number, steps=10 * (number + 1), total_steps=30, loss=1.0 / (number + 1), accuracy=50.0, seconds=0.1
+    )
+
+
+def tell(job, how, *events):
+    """What a command says, and then it ends. Metrics are written as a run does."""
+    remarks = []
+    with tracked([job], lambda event: remarks.append(event.remark), how) as listen:
+        for event in events:
+            if event.epoch is not None:
+                job.folder.add_epoch(event.epoch)
+            listen(event)
+    return [remark for remark in remarks if remark]
+
+
+def stopped_and_continued(job, how):
+    """Stopped after two epochs, of which the second is after the checkpoint; then trained to the end."""
+    job.folder.begin(job.experiment)
+    tell(job, how, Event(0, epoch=epoch(0)), Event(0, epoch=epoch(1)), Event(0, stopped=True))
+    job.folder.cut_metrics(1)
+    accuracy = {"accuracy": 91.0, "forgetting": None, "matrix": [[91.0]]}
+    job.folder.finish({"class_il": accuracy, "task_il": accuracy, "steps": 30, "seconds": 3.0}, None)
+    tell(job, how, Event(0, epoch=epoch(1)), Event(0, epoch=epoch(2)), Event(0, accuracy=91.0))
+
+
+def scalars(job):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(job.folder.path / "tensorboard"))
+    read.Reload()
+    return {tag: [(e.step, e.value) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def test_event_files_have_what_metrics_have(tmp_path):
+    pytest.importorskip("tensorboard")
+    job = make_job(tmp_path)
+    assert run_all([job], lambda event: None, Execution("cpu", track="tensorboard")).failed == 0
+    lines = [json.loads(line) for line in (job.folder.path / "metrics.jsonl").read_text().splitlines()]
+    told = scalars(job)
+    for name in ("loss", "accuracy", "seconds"):
+        assert told[f"training/{name}"] == [(line["steps"], pytest.approx(line[name])) for line in lines]
+    result = job.folder.result()
+    for view in ("class_il", "task_il"):
+        assert told[f"{view}/forgetting"] == [(result["steps"], pytest.approx(result[view]["forgetting"]))]
+
+
+def test_event_files_of_a_continued_run(tmp_path):
+    pytest.importorskip("tensorboard")
+    job = make_job(tmp_path)
+    stopped_and_continued(job, Execution(track="tensorboard"))
+    told = scalars(job)
+    assert [step for step, _ in told["training/loss"]] == [10, 20, 30]
+    assert told["class_il/accuracy"] == [(30, 91.0)]
+    assert len(list((job.folder.path / "tensorboard").iterdir())) == 1
+
+
+@pytest.fixture
+def mlflow(monkeypatch, tmp_path):
+    pytest.importorskip("mlflow")
+    pytest.importorskip("alembic")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)  # where it would leave things that were not asked for
+    for name, value in mlflow_store.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient
+
+
+def test_mlflow_runs(mlflow, tmp_path):
+    job = make_job(tmp_path / "runs")
+    stopped_and_continued(job, Execution(track="mlflow"))
+    client = mlflow(f"sqlite:///{tmp_path}/runs/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("seq-digits").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "seq-digits-er-k100/seed-0"
+    assert run.data.params == {name: str(value) for name, value in flat(job.experiment.to_dict()).items()}
+    history = client.get_metric_history(run.info.run_id, "training/loss")
+    assert [(metric.step, metric.value) for metric in history] == [(10, 1.0), (20, 0.5), (30, 1 / 3)]
+    assert run.data.metrics["class_il/accuracy"] == 91.0
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+    tell(job, Execution(track="mlflow"), Event(0, accuracy=91.0))  # told again, all of it is there already
+    assert len(client.get_metric_history(run.info.run_id, "class_il/accuracy")) == 1
+    tell(job, Execution(track="mlflow", fresh=True), Event(0, epoch=epoch(0)), Event(0, error="it diverged"))
+    newest, _ = client.search_runs([run.info.experiment_id])
+    assert newest.info.status == "FAILED"
+
+
+def test_trials_are_in_the_same_mlflow_store_with_a_tag(mlflow, tmp_path):
+    for out in (tmp_path, tmp_path / TRIALS):
+        job = make_job(out)
+        job.folder.begin(job.experiment)
+        tell(job, Execution(track="mlflow"), Event(0, epoch=epoch(0)))
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("mlflow.db")] == ["mlflow.db"]
+    client = mlflow(f"sqlite:///{tmp_path}/mlflow.db")
+    scenario = client.get_experiment_by_name("seq-digits").experiment_id
+    tags = [run.data.tags.get(mlflow_store.TRIAL) for run in client.search_runs([scenario])]
+    assert sorted(tags, key=str) == [None, "true"]
+
+
+def test_an_mlflow_store_that_does_not_answer(mlflow, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    job = make_job(tmp_path)
+    remarks = []
+    ending = run_all([job], lambda event: remarks.append(event.remark), Execution("cpu", track="mlflow"))
+    assert ending.failed == 0
+    assert job.folder.finished
+    (remark,) = filter(None, remarks)
+    assert remark.startswith("not tracked by mlflow any more (")
+
+
+def test_what_a_tracker_raises_is_said_once_and_others_go_on(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+
+    class Broken:
+        name, needs = "broken", ()
+
+        def __init__(self, fresh):
+            pass
+
+        def open(self, job):
+            raise OSError("no space left on device")
+
+    monkeypatch.setattr(reporter, "TRACKERS", (*reporter.TRACKERS, Broken))
+    job = make_job(tmp_path)
+    job.folder.begin(job.experiment)
+    told = tell(job, Execution(track="broken,tensorboard"), *(Event(0, epoch=epoch(n)) for n in range(3)))
+    assert len(told) == 1
+    assert "no space left on device" in told[0]
+    assert len(scalars(job)["training/loss"]) == 3
+
+
+def test_training_does_not_wait_for_a_tracker(tmp_path, monkeypatch):
+    release = threading.Event()
+
+    class Slow:
+        name, needs = "slow", ()
+
+        def __init__(self, fresh):
+            pass
+
+        def open(self, job):
+            release.wait(30)
+            raise RuntimeError
+
+    monkeypatch.setattr(reporter, "TRACKERS", (Slow,))
+    monkeypatch.setattr(reporter, "CLOSE_SECONDS", 0.1)
+    job = make_job(tmp_path)
+    job.folder.begin(job.experiment)
+    told = tell(job, Execution(track="slow"), *(Event(0, epoch=epoch(n)) for n in range(3)))
+    release.set()
+    assert told == ["slow did not take all in 0.1 seconds; the rest is left out"]
+
+
+def test_a_run_that_never_began_is_nobodys(tmp_path):
+    """Another command may be training it."""
+    pytest.importorskip("tensorboard")
+    job = make_job(tmp_path)
+    tell(job, Execution(track="tensorboard"), Event(0, error="seed-0 is being trained by process 7"))
+    assert not (job.folder.path / "tensorboard").exists()
+
+
+@pytest.mark.parametrize(("name", "missing"), [("tensorboard", "tensorboard"), ("mlflow", "alembic")])
+def test_a_library_that_is_missing(name, missing, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == missing else find(module))
+    with pytest.raises(BadInput, match=rf"needs .*{missing}.*pip install 'gradient-coreset-replay\[{name}\]'"):
+        run_all([], lambda event: None, Execution("cpu", track=name))
+
+
+def test_an_unknown_tracker():
+    with pytest.raises(BadInput, match=r'unknown tracker "tensorbord" .did you mean "tensorboard"'):
+        run_all([], lambda event: None, Execution("cpu", track="tensorbord"))
+
+
+def test_nothing_is_imported_unless_asked_for():
+    code = "import sys, gcr.runs.engine; print({'ray', 'mlflow', 'tensorboard'} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"

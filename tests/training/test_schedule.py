@@ -1,0 +1,199 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import make_scenario
+
+from gcr.memory import Policy
+from gcr.methods import Batch, Er, Finetune, Gcr, Joint
+from gcr.models import build
+from gcr.select import GradApprox
+from gcr.settings import BadInput
+from gcr.training import Training, train, update
+from gcr.training.schedule import make_schedule
+
+
+class Bounded(Er):
+    needs_tasks = True
+
+
+def labels(scenario, plan):
+    return [scenario.train.labels[stage.rows].tolist() for stage in plan.stages]
+
+
+def test_stages_are_tasks_and_joint_has_one(scenario):
+    plan = make_schedule(scenario, Finetune(), Training(epochs=3), seed=0)
+    assert [sorted(set(stage)) for stage in labels(scenario, plan)] == [[0, 1], [2, 3], [4, 5]]
+    assert plan.first == plan.last == [0, 1, 2]
+    assert all(stage.shuffled and stage.epochs == 3 for stage in plan.stages)
+    joint = make_schedule(scenario, Joint(), Training(), seed=0)
+    assert [len(stage.rows) for stage in joint.stages] == [72]
+    assert joint.first == [0, 0, 0]
+
+
+def test_streams_do_not_end_where_tasks_do():
+    scenario = replace(make_scenario(), stream_length=20)  # tasks of 24
+    plan = make_schedule(scenario, Er(), Training(epochs=1), seed=0)
+    assert [len(stage.rows) for stage in plan.stages] == [20, 20, 20, 12]
+    assert [sorted(set(stage)) for stage in labels(scenario, plan)] == [[0, 1], [0, 1, 2, 3], [2, 3, 4, 5], [4, 5]]
+    assert (plan.first, plan.last) == ([0, 1, 2], [1, 2, 3])
+    rows = torch.cat([stage.rows for stage in plan.stages])
+    assert sorted(rows.tolist()) == list(range(72))
+    tasks = scenario.task_of_class[scenario.train.labels[rows]]
+    assert torch.equal(tasks, tasks.sort().values)  # in the order of tasks
+    assert not torch.equal(rows[:24], rows[:24].sort().values)  # shuffled inside
+    again, other = (make_schedule(scenario, Er(), Training(epochs=1), seed=seed) for seed in (0, 1))
+    assert torch.equal(again.stages[0].rows, plan.stages[0].rows)
+    assert not torch.equal(other.stages[0].rows, plan.stages[0].rows)
+    assert not any(stage.shuffled for stage in plan.stages)
+
+
+def test_methods_that_need_tasks_get_them_in_a_stream():
+    scenario = replace(make_scenario(), stream_length=20)
+    plan = make_schedule(scenario, Bounded(), Training(epochs=1), seed=0)
+    assert [sorted(set(stage)) for stage in labels(scenario, plan)] == [[0, 1], [2, 3], [4, 5]]
+    assert torch.equal(
+        torch.cat([stage.rows for stage in plan.stages]),
+        torch.cat([stage.rows for stage in make_schedule(scenario, Er(), Training(epochs=1), 0).stages]),
+    )
+
+
+def test_a_lone_last_example_joins_the_stream_before():
+    scenario = replace(make_scenario(), stream_length=71)
+    plan = make_schedule(scenario, Er(), Training(epochs=1), seed=0)
+    assert [len(stage.rows) for stage in plan.stages] == [72]
+    assert plan.last == [0, 0, 0]
+
+
+def test_an_online_run_passes_once_and_selects_after_each_stream():
+    scenario = replace(make_scenario(), stream_length=20)
+    policy = Policy(buffer=12, selector=GradApprox())
+    outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0)
+    assert int(outcome.state.memory.seen) == 72
+    assert len(outcome.class_il["matrix"]) == len(outcome.state.selections) == 4
+    assert outcome.steps == 3 + 3 + 3 + 2
+
+
+@pytest.mark.parametrize("pool", ["reservoir", "selector"])
+def test_shares_by_task_are_for_streams_where_tasks_end_elsewhere(pool):
+    scenario = replace(make_scenario(), stream_length=20)
+    policy = Policy(buffer=12, selector=GradApprox(shares="task"), pool=pool)
+    memory = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0).state.memory
+    assert memory.columns["task"][:12].bincount().tolist() == [3, 3, 3, 3]  # of the four streams, not of three tasks
+
+
+def test_order_of_a_stream_is_kept():
+    """No further shuffling: with batches as long as streams, memory of the last batch is the last stream's."""
+    scenario = replace(make_scenario(), stream_length=24)
+    plan = make_schedule(scenario, Er(), Training(epochs=1), seed=5)
+    offered = train(scenario, "mlp", Er(), Policy(buffer=72), Training(epochs=1, batch=8), 5).state.memory
+    expected = torch.cat([scenario.train.labels[stage.rows] for stage in plan.stages])
+    assert torch.equal(offered.columns["label"][:72], expected)
+
+
+def test_every_n_examples_wherever_tasks_end(scenario):
+    policy = Policy(buffer=12, selector=GradApprox(), every=16)
+    outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=2, batch=8, lr=0.1), 0)
+    assert len(outcome.state.selections) == 2 * 72 // 16
+    assert int(outcome.state.memory.updates) == 2 * 72 // 16
+    with pytest.raises(BadInput, match="leave out every"):
+        Policy(buffer=12, selector=GradApprox(), every=16, pool="selector")
+    with pytest.raises(BadInput, match="leave out shares=task, or every"):
+        Policy(buffer=12, selector=GradApprox(shares="task"), every=16)
+    with pytest.raises(BadInput, match="every needs a selector"):
+        Policy(buffer=12, every=16)
+
+
+def test_merging_every_batch_holds_no_more_than_one_batch_beyond_the_buffer(scenario):
+    policy = Policy(buffer=12, selector=GradApprox(), every=8, candidates=8)
+    outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0)
+    assert outcome.state.memory.rows == 20
+    assert {told["from"] for told in outcome.state.selections[2:]} == {20}
+
+
+def test_repeats_train_more_and_offer_once(scenario):
+    seen = []
+    for repeats in (1, 3):
+        training = Training(epochs=1, batch=10, repeats=repeats)
+        outcome = train(scenario, "mlp", Er(), Policy(buffer=12), training, 0)
+        assert outcome.steps == 3 * 3 * repeats
+        seen.append(outcome.state.memory.read(torch.arange(12))["label"].tolist())
+        assert int(outcome.state.memory.seen) == 72
+    assert seen[0] == seen[1]
+
+
+def test_candidates_may_be_the_selectors_choice_of_everything(scenario):
+    policy = Policy(buffer=12, selector=GradApprox(), pool="selector", candidates=10)
+    outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0)
+    assert [told["from"] for told in outcome.state.selections] == [10, 20, 22]
+    assert int(outcome.state.memory.kept) == 12
+
+
+@pytest.mark.parametrize("setting", [{"pool_view": "weak"}, {"pool_mode": "training"}, {"pool_mode": "class"}])
+def test_what_selection_sees(scenario, setting):
+    plain = Policy(buffer=12, selector=GradApprox())
+    other = Policy(buffer=12, selector=GradApprox(), **setting)
+    outcomes = [
+        train(scenario, "convnet", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0) for policy in (plain, other)
+    ]
+    first, second = (outcome.state.selections for outcome in outcomes)
+    assert first[1]["gradient_length"] != second[1]["gradient_length"]
+
+
+def pool_of(images, mode, monkeypatch, at_once):
+    """The pool of selection for images of two tasks that lie one after the other."""
+    monkeypatch.setattr(update, "AT_ONCE", at_once)
+    net = build("convnet", (1, 8, 8), 4, seed=0)
+    n = len(images)
+    batch = Batch((), torch.arange(n) % 4, torch.zeros(n, 4), torch.ones(n), torch.arange(n) // (n // 2 + 1))
+    policy = Policy(buffer=4, selector=GradApprox(), pool_mode=mode)
+    return update.make_pool(net, Gcr(), batch, lambda part: images[part], policy)
+
+
+def test_a_pool_in_several_batches_is_that_of_one(monkeypatch):
+    images = torch.rand(23, 1, 8, 8)
+    whole, parts = (pool_of(images, "evaluation", monkeypatch, size) for size in (100, 6))
+    torch.testing.assert_close(parts.features, whole.features)
+    torch.testing.assert_close(parts.residuals, whole.residuals)
+
+
+def test_batches_of_a_pool_in_training_mode_mix_its_tasks(monkeypatch):
+    """Two tasks of different brightness: normalised alone, their features would be alike."""
+    images = torch.rand(24, 1, 8, 8)
+    images[12:] += 3
+    features = pool_of(images, "training", monkeypatch, 12).features
+    whole = pool_of(images, "training", monkeypatch, 100).features
+    apart = torch.cat([pool_of(half, "training", monkeypatch, 100).features for half in images.split(12)])
+    assert (features - whole).norm() < 0.5 * (apart - whole).norm()
+
+
+def test_a_pool_class_by_class_has_the_statistics_of_each(monkeypatch):
+    """As if each part of a class were alone, so many at a time. Of 26 images classes 0 and 1 have 7, the others 6."""
+    monkeypatch.setattr(update, "OF_A_CLASS", 4)
+    images = torch.rand(26, 1, 8, 8)
+    features = pool_of(images, "class", monkeypatch, 100).features
+    for label in range(4):
+        rows = torch.arange(label, 26, 4)
+        for part in (rows[:4], rows[4:]):
+            alone = pool_of(images[part], "training", monkeypatch, 100).features
+            torch.testing.assert_close(features[part], alone)
+
+
+def test_a_row_that_is_left_alone_joins_the_others_of_its_class(monkeypatch):
+    monkeypatch.setattr(update, "OF_A_CLASS", 2)
+    images = torch.rand(6, 1, 8, 8)  # classes 0 and 1 have two rows, the others one
+    features = pool_of(images, "class", monkeypatch, 100).features
+    usual = pool_of(images, "evaluation", monkeypatch, 100).features
+    torch.testing.assert_close(features[[2, 3]], usual[[2, 3]])  # alone in their classes: running statistics
+    assert not torch.allclose(features[[0, 4]], usual[[0, 4]])
+    images = torch.rand(9, 1, 8, 8)  # class 0 has three
+    features = pool_of(images, "class", monkeypatch, 100).features
+    alone = pool_of(images[[0, 4, 8]], "training", monkeypatch, 100).features
+    torch.testing.assert_close(features[[0, 4, 8]], alone)
+
+
+@pytest.mark.parametrize("mode", ["training", "class"])
+def test_a_pool_of_one_image_has_no_statistics_of_its_own(monkeypatch, mode):
+    image = torch.rand(1, 1, 8, 8)
+    alone, usual = (pool_of(image, mode, monkeypatch, 100) for mode in (mode, "evaluation"))
+    torch.testing.assert_close(alone.features, usual.features)

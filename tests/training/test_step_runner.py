@@ -1,0 +1,94 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import make_scenario
+
+from gcr.memory import Policy
+from gcr.methods import Er, Gcr
+from gcr.select import GradApprox
+from gcr.settings import BadInput
+from gcr.training import How, Training, train
+from gcr.training.numerics import computing, resolved
+from gcr.training.step_runner import pick_mode
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+class HostBound(Er):
+    host_bound = "its step reads a number on the host"
+
+
+def test_auto_is_the_fastest_that_the_method_allows():
+    assert pick_mode("auto", CPU, Er()) == ("eager", "")
+    assert pick_mode("auto", GPU, Er()) == ("captured", "")
+    assert pick_mode("auto", GPU, HostBound()) == ("eager", "")
+
+
+def test_a_method_that_cannot_be_captured_says_so():
+    mode, remark = pick_mode("captured", GPU, HostBound())
+    assert mode == "eager"
+    assert remark == "er cannot be captured (its step reads a number on the host); it runs eagerly"
+
+
+def test_modes_that_cannot_be():
+    with pytest.raises(BadInput, match="mode captured needs a GPU; use --mode auto"):
+        pick_mode("captured", CPU, Er())
+    with pytest.raises(BadInput, match='mode must be one of auto, eager, compiled, captured, got "fast"'):
+        pick_mode("fast", CPU, Er())
+
+
+def test_images_that_stay_on_the_host_train_the_same():
+    scenario = make_scenario(n_per_class=15)
+    streamed = replace(
+        scenario, train=replace(scenario.train, resident=False), test=replace(scenario.test, resident=False)
+    )
+    policy, training = Policy(buffer=12, selector=GradApprox()), Training(epochs=2, lr=0.1, batch=8)
+    ours, theirs = (train(s, "mlp", Gcr(), policy, training, 0) for s in (scenario, streamed))
+    assert ours.class_il == theirs.class_il
+    for a, b in zip(ours.state.net.parameters(), theirs.state.net.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_bf16_trains_on_a_cpu_too_and_nearly_the_same():
+    outcomes = [
+        train(make_scenario(), "convnet", Er(), Policy(buffer=12), Training(epochs=2, lr=0.05, precision=p), 0)
+        for p in ("fp32", "bf16")
+    ]
+    a, b = (outcome.state.net.head.weight for outcome in outcomes)
+    assert not torch.equal(a, b)
+    torch.testing.assert_close(a, b, atol=0.02, rtol=0.1)
+    assert b.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("capability", "auto"), [((9, 0), "bf16"), ((8, 0), "bf16"), ((7, 5), "tf32")])
+def test_a_gpu_computes_in_bfloat16_if_it_can(monkeypatch, capability, auto):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {GPU: capability}.get)
+    assert resolved("auto", GPU) == auto
+    assert resolved("fp32", GPU) == "fp32"
+    assert resolved("auto", CPU) == "fp32"
+
+
+@pytest.mark.slow  # the compiler takes half a minute
+@pytest.mark.parametrize("size", [6, 8])
+def test_compiled_equals_eager_up_to_rounding(size):
+    """To the size of 6: torch's compiler has had a wrong gradient for pooling over windows that stick out."""
+    outcomes = [
+        train(
+            make_scenario(size=size), "convnet", Gcr(), Policy(buffer=12), Training(epochs=1, lr=0.05), 0, How(mode=m)
+        )
+        for m in ("eager", "compiled")
+    ]
+    for a, b in zip(*(outcome.state.net.parameters() for outcome in outcomes), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+
+
+def test_in_bfloat16_what_follows_an_update_sees_it():
+    """Autocast would hand out a copy of the weights that it made before."""
+    layer = torch.nn.Linear(2, 2, bias=False)
+    with computing("bf16", CPU):
+        before = layer(torch.ones(1, 2))
+        with torch.no_grad():
+            layer.weight.zero_()
+        assert bool(before.any())
+        assert not bool(layer(torch.ones(1, 2)).any())
