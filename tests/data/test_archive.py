@@ -6,7 +6,7 @@ import tarfile
 import zipfile
 
 import pytest
-from made import write_folder, write_tar, write_zip
+from made_data import write_folder, write_tar, write_zip
 
 from gcr.data import archive
 from gcr.data.archive import gunzip, open_tree

@@ -9,7 +9,7 @@ from gcr.methods import Batch, Er, Finetune, Gcr, Joint
 from gcr.models import build
 from gcr.select import GradApprox
 from gcr.settings import BadInput
-from gcr.training import Training, train, update
+from gcr.training import Training, reselect, train
 from gcr.training.schedule import make_schedule
 
 
@@ -142,12 +142,12 @@ def test_what_selection_sees(scenario, setting):
 
 def pool_of(images, mode, monkeypatch, at_once):
     """The pool of selection for images of two tasks that lie one after the other."""
-    monkeypatch.setattr(update, "AT_ONCE", at_once)
+    monkeypatch.setattr(reselect, "AT_ONCE", at_once)
     net = build("convnet", (1, 8, 8), 4, seed=0)
     n = len(images)
     batch = Batch((), torch.arange(n) % 4, torch.zeros(n, 4), torch.ones(n), torch.arange(n) // (n // 2 + 1))
     policy = Policy(buffer=4, selector=GradApprox(), pool_mode=mode)
-    return update.make_pool(net, Gcr(), batch, lambda part: images[part], policy)
+    return reselect.make_pool(net, Gcr(), batch, lambda part: images[part], policy)
 
 
 def test_a_pool_in_several_batches_is_that_of_one(monkeypatch):
@@ -169,7 +169,7 @@ def test_batches_of_a_pool_in_training_mode_mix_its_tasks(monkeypatch):
 
 def test_a_pool_class_by_class_has_the_statistics_of_each(monkeypatch):
     """As if each part of a class were alone, so many at a time. Of 26 images classes 0 and 1 have 7, the others 6."""
-    monkeypatch.setattr(update, "OF_A_CLASS", 4)
+    monkeypatch.setattr(reselect, "OF_A_CLASS", 4)
     images = torch.rand(26, 1, 8, 8)
     features = pool_of(images, "class", monkeypatch, 100).features
     for label in range(4):
@@ -180,7 +180,7 @@ def test_a_pool_class_by_class_has_the_statistics_of_each(monkeypatch):
 
 
 def test_a_row_that_is_left_alone_joins_the_others_of_its_class(monkeypatch):
-    monkeypatch.setattr(update, "OF_A_CLASS", 2)
+    monkeypatch.setattr(reselect, "OF_A_CLASS", 2)
     images = torch.rand(6, 1, 8, 8)  # classes 0 and 1 have two rows, the others one
     features = pool_of(images, "class", monkeypatch, 100).features
     usual = pool_of(images, "evaluation", monkeypatch, 100).features
