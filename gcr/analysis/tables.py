@@ -122,7 +122,7 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
             points |= asked
         words |= points
         told.append(", ".join(f"{name}={value}" for name, value in words.items()))
-    folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
+    folders = _told_apart([group.folder.parts for group in groups])
     return [
         ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words
         for words, folder in zip(told, folders, strict=True)

@@ -7,6 +7,13 @@ from typing import Annotated
 
 import typer
 
+RunsArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of finished runs, a packed file (FILE.jsonl.gz) or one experiment in it (FILE.jsonl.gz/NAME).",
+        metavar="PATH",
+    ),
+]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for run folders.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")]
 PackOption = Annotated[str, typer.Option("--pack", help="Runs at a time on a GPU; auto: as many as pay.")]

@@ -200,6 +200,15 @@ class RunFolder:
         for old in sorted(self.path.glob("checkpoint-*.safetensors"), reverse=True)[KEPT:]:
             old.unlink(missing_ok=True)
 
+    def experiment_values(self) -> Any:
+        """experiment.json as it was written."""
+        return json.loads((self.path / "experiment.json").read_text())
+
+    def metrics(self) -> list[Any]:
+        """The lines of metrics.jsonl; empty without it."""
+        file = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
     def experiment(self) -> Experiment:
         return Experiment.from_json((self.path / "experiment.json").read_text())
 
