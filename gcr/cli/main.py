@@ -22,6 +22,7 @@ from gcr.cli.options import (
     FormatOption,
     GpusOption,
     MetricsOption,
+    NoModelOption,
     OutOption,
     PackOption,
     PrecisionOption,
@@ -161,6 +162,7 @@ def run(
     address: AddressOption = None,
     gpus: GpusOption = 1.0,
     track: TrackOption = "",
+    no_model: NoModelOption = False,
 ) -> int:
     """Train a method on a scenario, once per seed. Finished runs are kept, unfinished ones continued.
 
@@ -222,6 +224,7 @@ def run(
         address,
         gpus,
         track,
+        model=not no_model,
     )
     given = {key: value for key, value in overrides.items() if key not in ("buffer", "setting")}  # told anyway
     return launch.train_and_show(jobs, out_folder, how, given=given, varied=list(variants[0]))

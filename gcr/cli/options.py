@@ -35,6 +35,9 @@ GpusOption = Annotated[float, typer.Option("--gpus", help="Share of a GPU that R
 TrackOption = Annotated[
     str, typer.Option("--track", help="Report to tensorboard, mlflow or both, as tensorboard,mlflow.")
 ]
+NoModelOption = Annotated[
+    bool, typer.Option("--no-model", help="Keep no network (model.safetensors) of finished runs.")
+]
 FormatOption = Annotated[str, typer.Option("--format", help="terminal, markdown, csv or latex.")]
 MetricsOption = Annotated[
     str,

@@ -87,6 +87,9 @@ class Gdumb(Method):
                 gradients = torch.autograd.grad(value, parameters)
                 self.descend(parameters, list(gradients), momenta, self.lr_of(epoch))
 
+    def predictor_state(self, extras: Extras) -> Extras:
+        return {}
+
     def mixed_loss(
         self, net: Network, images: Tensor, labels: Tensor, weights: Tensor, stream: np.random.Generator
     ) -> Tensor:

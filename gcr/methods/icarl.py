@@ -128,6 +128,9 @@ class Icarl(Method):
         extras["means"].copy_(F.normalize(totals, dim=1) if self.lengths == "unit" else totals / shares.clamp_min(TINY))
         extras["has_mean"].zero_().index_fill_(0, stored["label"], True)
 
+    def predictor_state(self, extras: Extras) -> Extras:
+        return {name: extras[name] for name in ("means", "has_mean")}
+
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
         """Minus the distance to every class's mean; -inf where a class has no exemplar."""
         if not bool(extras["has_mean"].any()):

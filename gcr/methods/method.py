@@ -113,6 +113,10 @@ class Method(Settings):
     ) -> None:
         """After the stage's last step and selection, before it is evaluated; ``key`` is (seed, stage)."""
 
+    def predictor_state(self, extras: Extras) -> Extras:
+        """Those of its tensors that ``predict`` reads; a finished run keeps them with its network."""
+        return extras
+
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
         """Scores of the classes for normalised images, in evaluation mode: [b, classes]."""
         logits: Tensor = net(images)
