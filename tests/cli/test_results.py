@@ -139,3 +139,10 @@ def test_a_report_of_packed_runs(runs, gcr, tmp_path):
     assert told.strip() == f"report: {tmp_path}/results/report.html"
     assert "60." in (tmp_path / "results/report.html").read_text()
     refused(gcr("report", tmp_path / "results/a.jsonl.gz", "--serve"), "--serve needs the --out folder")
+
+
+def test_a_run_keeps_its_network_unless_told_otherwise(gcr, tmp_path):
+    command = ["run", "seq-digits", "--method", "er", "--epochs", "1", "--model", "mlp"]
+    for name, more in (("with", []), ("without", ["--no-model"])):
+        assert gcr(*command, *more, "--out", tmp_path / name)[0] == 0
+        assert (tmp_path / name / "seq-digits-er-k100/seed-0/model.safetensors").exists() == (name == "with")
