@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test bench
+.PHONY: setup demo test bench docs
 
 setup: $(STAMP)
 
@@ -29,3 +29,6 @@ test: setup
 bench: setup
 	$(BIN)/python benchmarks/selection.py
 	$(BIN)/python benchmarks/step.py
+
+docs: setup
+	$(BIN)/mkdocs build --strict --quiet
