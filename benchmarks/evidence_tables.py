@@ -213,5 +213,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "solvers": ("docs/performance.md", other.solvers),
     "selectors": ("docs/selection.md", other.selectors),
     "statistics": ("docs/appendix.md", other.statistics),
+    "causes": ("docs/appendix.md", other.causes),
+    "as-mammoth": ("docs/appendix.md", other.as_mammoth),
     "corrupted": ("docs/appendix.md", other.corrupted),
 }
