@@ -14,7 +14,7 @@ train, test = torch.arange(1400), torch.arange(1400, len(labels))
 
 body = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU())
 head = torch.nn.Linear(128, 10)
-optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1, momentum=0.9)
+optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
 buffer = gcr.Buffer(capacity=100, candidates=100, seed=0)
 
 for task in range(5):
