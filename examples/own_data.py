@@ -13,16 +13,16 @@ labels = names[digits.target]
 
 scenario = gcr.from_arrays(train=(images[:1400], labels[:1400]), test=(images[1400:], labels[1400:]), tasks=5)
 net = torch.nn.Sequential(
-    torch.nn.Conv2d(1, 32, 3, padding=1),
-    torch.nn.BatchNorm2d(32),
+    torch.nn.Conv2d(1, 16, 3, padding=1),
+    torch.nn.BatchNorm2d(16),
     torch.nn.ReLU(),
     torch.nn.AdaptiveAvgPool2d(4),
     torch.nn.Flatten(),
-    torch.nn.Linear(512, 10),
+    torch.nn.Linear(256, 10),
 )
 recipe = gcr.GCR(memory=100)
 optimizer = gcr.Sgd(net.parameters(), lr=0.1)
-training = gcr.Training(epochs=8)
+training = gcr.Training(epochs=5)
 outcome = gcr.train(scenario, net, optimizer, recipe.method, recipe.memory, seed=0, training=training)
 
 print(f"class-IL accuracy {outcome.class_il['accuracy']:.1f}, forgetting {outcome.class_il['forgetting']:.1f}")
