@@ -31,4 +31,4 @@ bench: setup
 	$(BIN)/python benchmarks/step.py
 
 docs: setup
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -63,15 +63,12 @@ def test_the_tables_equal_the_raw_results():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_demos_table_equals_the_raw_results():
-    """Every number of the printed table follows from results/demo.jsonl.gz."""
-    from gcr.analysis.load import read_runs
-    from gcr.analysis.tables import table
-
-    page = (ROOT / "docs/index.md").read_text()
-    for row in table(read_runs(ROOT / "results/demo.jsonl.gz").groups):
-        line = next(line for line in page.splitlines() if line.startswith(f"│ {row[0]} "))
-        assert [cell.strip() for cell in line.strip("│").split("│")] == row
+def test_the_demos_table_is_that_of_the_readme():
+    """Which tests/test_figures.py compares with the raw results."""
+    pages = (README, ROOT / "docs/index.md")
+    readme, start = ([line for line in page.read_text().splitlines() if line.startswith("│")] for page in pages)
+    assert readme == start
+    assert len(readme) == 5
 
 
 def test_the_site_builds(tmp_path):
