@@ -16,6 +16,7 @@ from gcr import paper
 from gcr.analysis.statistics import Spread, compare, spread
 
 ROOT = Path(__file__).resolve().parents[1]
+MORE_SEEDS = {"online": (), "offline": ("offline-selection",)}  # files with further seeds of the same experiments
 ENOUGH = 5  # seeds; with fewer, an interval that holds the paper's value decides nothing
 LEVEL = 0.05
 NAMES = {
@@ -87,11 +88,22 @@ def read(name: str) -> dict[str, Group]:
 
 
 @cache
+def merged(names: tuple[str, ...]) -> list[Group]:
+    """The groups of the first file, with further seeds of the same experiments from the others."""
+    first, *others = (read(name) for name in names)
+    alike = {json.dumps(group.experiment | {"seed": 0}): dict(group.results) for group in first.values()}
+    for other in others:
+        for group in other.values():
+            alike.get(json.dumps(group.experiment | {"seed": 0}), {}).update(group.results)
+    return [Group(group.experiment, alike[json.dumps(group.experiment | {"seed": 0})]) for group in first.values()]
+
+
+@cache
 def cells(metric: str) -> list[Cell]:
     """All cells of the paper that were repeated, online first."""
     found = []
     for setting in ("online", "offline"):
-        for group in read(setting).values():
+        for group in merged((setting, *MORE_SEEDS[setting])):
             method = group.experiment["method"]["name"]
             reservoir = method == "gcr" and group.experiment["memory"]["selector"]["name"] == "reservoir"
             method = "gcr + reservoir" if reservoir else method

@@ -52,6 +52,7 @@ def coverage() -> str:
 def selection() -> str:
     """Matched or random rows x fitted or unit weights; differences to matched rows with fitted weights."""
     online, offline, points = read("online-variants"), read("offline-variants"), read("digits-open-points")
+    again = read("offline-selection")  # one pack, seeds that no choice was made by
     gcr = {(c.setting, c.scenario, c.group.buffer): c.group for c in cells("accuracy") if c.method == "gcr"}
     name, kinds = "seq-cifar10-online-gcr-k500-", ("default", "weights-unit", "rows-random", "class-balanced")
     settings: dict[str, list[Group | None]] = {
@@ -64,6 +65,12 @@ def selection() -> str:
             None,
             None,
             offline["seq-cifar10-gcr-k500-class-balanced"],
+        ],
+        "S-CIFAR-100 offline": [
+            again["seq-cifar100-gcr-k2000"],
+            None,
+            None,
+            again["seq-cifar100-gcr-class-balanced-k2000"],
         ],
         "digits online": [points["online-" + kind] for kind in kinds],
         "digits offline": [points["offline-" + kind] for kind in kinds],
