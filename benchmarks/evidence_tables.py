@@ -15,7 +15,7 @@ def verdict(cell: Cell, corrected: float) -> str:
     bounds = interval(cell.ours)
     assert bounds is not None
     if bounds[0] <= cell.paper <= bounds[1]:
-        return "inside" if cell.ours.n >= ENOUGH else f"undecided ({cell.ours.n} seeds)"
+        return "inside" if cell.ours.n >= ENOUGH else "undecided"
     return ("above" if cell.ours.mean > cell.paper else "below") + "*" * (corrected < LEVEL)
 
 
@@ -27,14 +27,13 @@ def coverage() -> str:
             verdicts[metric, id(cell.group)] = cell, verdict(cell, p)
     rows = []
     for cell in cells("accuracy"):
-        row = [cell.setting, DATA[cell.scenario], NAMES[cell.method], f"{cell.group.buffer:,}", str(cell.ours.n)]
+        row = [f"{DATA[cell.scenario]} {cell.setting}", NAMES[cell.method], f"{cell.group.buffer:,}", str(cell.ours.n)]
         for metric in ("accuracy", "forgetting"):
             of, told = verdicts.get((metric, id(cell.group)), (None, ""))
             row += [str(of.ours), f"{of.paper:.2f}", told] if of else [str(cell.group.mean(metric)), "–", "–"]
         rows.append([*row, f"{cell.group.memory_bytes:,}"])
     head = [
-        "setting",
-        "data",
+        "scenario",
         "method",
         "K",
         "seeds",
