@@ -114,9 +114,13 @@ class Policy(Settings):
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.uint8,
     ) -> Buffer:
-        """The empty buffer of a run; on the device "meta" its size can be asked for without allocating it."""
+        """The empty buffer of a run."""
         scored = self.compared > 0
         return Buffer.empty(self.buffer, self.pool_size, image_shape, n_classes, device, scored, dtype)
+
+    def nbytes(self, image_shape: tuple[int, ...], n_classes: int, dtype: torch.dtype = torch.uint8) -> int:
+        """Bytes of that buffer, without allocating it."""
+        return self.make_buffer(image_shape, n_classes, "meta", dtype).nbytes
 
     def check_classes(self, n_classes: int, scenario: str) -> None:
         if self.buffer < n_classes:
