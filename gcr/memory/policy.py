@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
+
+from gcr.memory.buffer import Buffer
 from gcr.memory.gss_greedy import GssGreedy
 from gcr.memory.sampling import SAMPLERS
 from gcr.select import Selector
@@ -103,6 +106,21 @@ class Policy(Settings):
     @property
     def pool_size(self) -> int:
         return (self.candidates or self.buffer) if self.selects else 0
+
+    def make_buffer(
+        self,
+        image_shape: tuple[int, ...],
+        n_classes: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.uint8,
+    ) -> Buffer:
+        """The empty buffer of a run."""
+        scored = self.compared > 0
+        return Buffer.empty(self.buffer, self.pool_size, image_shape, n_classes, device, scored, dtype)
+
+    def nbytes(self, image_shape: tuple[int, ...], n_classes: int, dtype: torch.dtype = torch.uint8) -> int:
+        """Bytes of that buffer, without allocating it."""
+        return self.make_buffer(image_shape, n_classes, "meta", dtype).nbytes
 
     def check_classes(self, n_classes: int, scenario: str) -> None:
         if self.buffer < n_classes:

@@ -184,7 +184,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
 def _kept_bytes(run: Run) -> int:
     """What the run keeps of its past: memory, and what the method keeps beside it, as a teacher."""
     memory = run.state.memory
-    return (memory.nbytes if memory else 0) + sum(tensor.nbytes for tensor in run.state.extras.values())
+    return (0 if memory is None else memory.nbytes) + sum(tensor.nbytes for tensor in run.state.extras.values())
 
 
 def _peak_bytes(device: str) -> int:
