@@ -32,6 +32,7 @@ from gcr import scenarios
 from gcr.analysis.statistics import spread
 from gcr.experiments.experiment import compose
 from gcr.memory import Policy
+from gcr.runs.job import handed_over
 from gcr.training import step, train
 from gcr.training.gss_admission import offer_by_gradients
 
@@ -101,7 +102,8 @@ def run_one(variant: str, seed: int, model: str, device: str) -> dict[str, Any]:
     scenario = scenarios.load("seq-cifar10", experiment.stream).to(device)
     torch.set_num_threads(1)
     with change():
-        outcome = train(scenario, model, experiment.method, experiment.memory, experiment.training, seed, device)
+        method_given, training = handed_over(experiment)
+        outcome = train(scenario, model, method_given, experiment.memory, training, seed, device)
     told = {metric: outcome.class_il[metric] for metric in METRICS}
     return {"variant": variant, "model": model, "seed": seed, **told, "seconds": outcome.seconds}
 

@@ -28,7 +28,7 @@ from gcr.memory import Policy
 from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.training import Training, train
 
-READING = {"reading": "text", "normalise": "weights", "contrast": "logits"}  # the same for all selectors
+LOSS_AND_MEMORY = {"variant": "paper", "normalise": "weights", "contrast": "logits"}  # the same for all selectors
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "grad-approx": ("grad-approx", {}),
     "grad-approx replace=3": ("grad-approx", {"replace": 3}),
@@ -85,7 +85,7 @@ def run_one(images: str | None, variant: str, noise: float, seed: int, device: s
     if noise:
         scenario = with_wrong_labels(scenario, noise, seed)
     selector, options = VARIANTS[variant]
-    experiment = compose("seq-digits", "gcr", selector=selector, overrides=READING | values | options)
+    experiment = compose("seq-digits", "gcr", selector=selector, overrides=LOSS_AND_MEMORY | values | options)
     assert isinstance(experiment.memory, Policy)
     outcome = train(scenario, model, experiment.method, experiment.memory, training, seed, device)
     return {

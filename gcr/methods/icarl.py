@@ -13,7 +13,7 @@ count by their weights in both places.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -43,7 +43,9 @@ class Icarl(Method):
     needs_tasks: ClassVar[bool] = True
     scores_unseen: ClassVar[bool] = False
 
-    weight_decay: float = setting(1e-5, "adds weight_decay/2 * |weights|^2 to the loss", low=0.0)
+    optimizer_defaults: ClassVar[Mapping[str, float | str]] = {"weight_decay": 1e-5}
+
+    weight_decay: float = 1e-5  # the optimizer's, until training takes the optimizer itself
     over_classes: str = setting(
         "sum",
         "an example's loss is the sum over classes (paper), or their mean (authors' code, with lr 2)",

@@ -56,10 +56,10 @@ class Method(Settings):
     stage_shapes: ClassVar[bool] = False  # shapes in its step depend on the stage
     host_bound: ClassVar[str] = ""  # why its step cannot be captured
     scores_unseen: ClassVar[bool] = True  # predicts classes that it has not met, if only by chance
-    unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory and training that it makes nothing of
+    unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory that it ignores; "optimizer": all of its
     lr_name: ClassVar[str] = "lr"  # the setting that is its learning rate
     follows_lr: ClassVar[str] = ""  # a setting of its own that is the learning rate if not given
-    reading: ClassVar[str | None] = None  # of the GCR paper's open points, by default offline: "text" or "code"
+    optimizer_defaults: ClassVar[Mapping[str, float | str]] = {}  # settings of the optimizer that differ for it
     on_streams: ClassVar[Mapping[str, float | str]] = {}  # settings of its own that have other defaults online
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -14,12 +14,13 @@ import torch
 
 import gcr
 from gcr import scenarios
-from gcr.experiments.experiment import Experiment, flat
+from gcr.experiments.experiment import Experiment
+from gcr.methods import Icarl, Method
 from gcr.runs.folder import Busy, RunFolder
 from gcr.runs.provenance import source
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
-from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
+from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, Training, own_stream
 from gcr.training.numerics import resolved
 
 
@@ -114,12 +115,13 @@ def _train(
             folder.add_epoch(epoch)
             listen(Event(number, epoch=epoch))
 
+        method, training = handed_over(experiment)
         run = Run(
             scenario=_scenario(experiment.scenario, experiment.stream, how.device),
             model=experiment.model,
-            method=experiment.method,
+            method=method,
             policy=experiment.memory,
-            training=experiment.training,
+            training=training,
             seed=experiment.seed,
             how=How(how.device, how.mode, how.threads, how.checkpoint_steps),
             on_epoch=each_epoch,
@@ -135,10 +137,20 @@ def _train(
         return result
 
 
+def handed_over(experiment: Experiment) -> tuple[Method, Training]:
+    """Method and training with the optimizer's settings, until ``Run`` takes an optimizer."""
+    optimizer, method = experiment.optimizer, experiment.method
+    if isinstance(method, Icarl):
+        method = replace(method, weight_decay=optimizer.weight_decay)
+    elif optimizer.weight_decay or not optimizer.is_plain:
+        raise BadInput(f"optimizer must be sgd without momentum or weight_decay, got {optimizer}")
+    return method, replace(experiment.training, lr=optimizer.lr)
+
+
 def _identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
     """What a checkpoint must agree with to be continued."""
     on_gpu = how.device.startswith("cuda")
-    return flat(experiment.to_dict()) | {
+    return experiment.settings | {
         "data": scenarios.entry(experiment.scenario).fingerprint,
         "version of gcr": gcr.__version__,
         "version of torch": torch.__version__,

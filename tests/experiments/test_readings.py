@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
+from gcr.experiments.readings import READINGS
 from made_runs import put_run, square
 
 from gcr.analysis.load import read_runs
 from gcr.analysis.tables import distinctions
 from gcr.experiments import readings
 from gcr.experiments.experiment import compose, differing, settings_of
-from gcr.experiments.readings import READINGS
 from gcr.paper.plan import Request, make_plan
 from gcr.settings import BadInput
 
