@@ -82,7 +82,7 @@ class Settings:
 
 
 def _checked(declared: Field[Any], value: Any) -> Any:
-    rule, kind = declared.metadata, str(declared.type)
+    rule, kind = declared.metadata, getattr(declared.type, "__name__", str(declared.type))
     value = _converted(declared.name, kind, value)
     remedy = f"; {rule['remedy']}" if rule["remedy"] else ""
     if rule["choices"] and value not in rule["choices"]:

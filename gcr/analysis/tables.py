@@ -114,9 +114,8 @@ def _words(group: Group, settings: Mapping[str, Any], varying: Collection[str], 
     asked = {key for key in settings if key not in IN_COLUMNS and (key in always or names[key] in always)}
     shown = {}
     for key, value in settings.items():
-        tuned = key.startswith(("training.", "optimizer.")) or (
-            key.startswith("method.") and not isinstance(value, str)
-        )
+        number_of_method = key.startswith("method.") and not isinstance(value, str)
+        tuned = number_of_method or key.startswith(("training.", "optimizer."))
         special = key in changed and (key in varying or key.startswith(("method.", "memory.", "selector.")))
         if key in asked or (key in varying if tuned else special):
             shown[key] = value

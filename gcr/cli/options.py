@@ -30,9 +30,7 @@ TrackOption = Annotated[
 ]
 VariantOption = Annotated[
     str | None,
-    typer.Option(
-        "--variant", help="Of GCR: paper (its text) or released (its code); else the default of each setting."
-    ),
+    typer.Option("--variant", help="Of GCR: paper (its text) or released (its code); if not given, our default."),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="terminal, markdown, csv or latex.")]
 MetricsOption = Annotated[

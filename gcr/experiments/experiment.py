@@ -235,7 +235,7 @@ def compose(
 
 def owners_of(method: type[Method], policy: type[Any]) -> Owners:
     """What the settings of an experiment belong to."""
-    memory = {"memory": Policy, "selector": policy} if method().replays else {}
+    memory: Owners = {"memory": Policy, "selector": policy} if method().replays else {}
     return {"stream": Stream, "method": method, **memory, "optimizer": OptimizerSpec, "training": Training}
 
 

@@ -41,6 +41,6 @@ def _default(usual: Any, online: Any) -> str:
 
 def _parts(experiment: Experiment) -> dict[str, Any]:
     memory = experiment.memory
-    parts = {"method": experiment.method}
+    parts: dict[str, Any] = {"method": experiment.method}
     parts |= {"memory": memory, "selector": memory.selector} if memory else {}
     return parts | {"optimizer": experiment.optimizer, "training": experiment.training, "stream": experiment.stream}

@@ -51,8 +51,8 @@ SELECTION = ("memory.pool_view", "memory.pool_mode", "selector.")  # what belong
 class GCR:
     """GCR's loss and memory, ready for ``gcr.train``.
 
-    ``memory`` is the buffer size. ``online`` is for one pass over streams. ``epochs`` matters to the released code only,
-    which trains one epoch with all examples as candidates. Further settings of ``Gcr``, ``Policy`` and ``GradApprox``
+    ``memory`` is the buffer size. ``online`` is for one pass over streams. ``epochs`` matters to the released code
+    only: with one epoch it takes every example as a candidate. Other settings of ``Gcr``, ``Policy`` and ``GradApprox``
     go by name.
     """
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from conftest import make_scenario
 
-from gcr.experiments.experiment import POLICIES, compose
+from gcr.experiments.experiment import compose
+from gcr.experiments.names import POLICIES
 from gcr.memory import Policy
 from gcr.methods import METHODS, DerPlusPlus, Gcr
 from gcr.runs.engine import run_all

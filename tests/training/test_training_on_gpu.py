@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import make_scenario
 
-from gcr.experiments.experiment import POLICIES
+from gcr.experiments.names import POLICIES
 from gcr.memory import Policy
 from gcr.methods import METHODS
 from gcr.training import Training, train
