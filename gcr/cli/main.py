@@ -197,9 +197,9 @@ def run(
     }
     for key, value in named.items():
         if value is not None:
-            name = key.split(".")[-1]
-            if twice := overrides.keys() & {key, name}:
-                raise BadInput(f"{name} is given twice, as --{name} and as --set {min(twice)}=…; give it once")
+            option = key.split(".")[-1]
+            if twice := overrides.keys() & {key, option}:
+                raise BadInput(f"{option} is given twice, as --{option} and as --set {min(twice)}=…; give it once")
             overrides[key] = value
     methods = [known.name for known in METHODS] if method == "all" else method.split(",")
     many = len(methods) > 1
