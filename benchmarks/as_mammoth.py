@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,8 +33,7 @@ from gcr import scenarios
 from gcr.analysis.statistics import spread
 from gcr.experiments.experiment import compose
 from gcr.memory import Policy
-from gcr.models import build
-from gcr.training import Sgd, step, train
+from gcr.training import step, train
 from gcr.training.gss_admission import offer_by_gradients
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2615)  # of Mammoth's CIFAR-10
@@ -102,10 +102,16 @@ def run_one(variant: str, seed: int, model: str, device: str) -> dict[str, Any]:
     scenario = scenarios.load("seq-cifar10", experiment.stream).to(device)
     torch.set_num_threads(1)
     with change():
-        net = build(model, scenario.image_shape, scenario.n_classes, seed)
-        optimizer = Sgd(net.parameters(), experiment.training.lr)
+        net = replace(experiment, model=model, seed=seed).make_net(scenario)
         outcome = train(
-            scenario, net, optimizer, experiment.method, experiment.memory, seed, experiment.training, device
+            scenario,
+            net,
+            experiment.make_optimizer(net),
+            experiment.method,
+            experiment.memory,
+            seed,
+            experiment.training,
+            device,
         )
     told = {metric: outcome.class_il[metric] for metric in METRICS}
     return {"variant": variant, "model": model, "seed": seed, **told, "seconds": outcome.seconds}

@@ -33,7 +33,7 @@ from gcr.methods import METHODS, Batch
 from gcr.models import build
 from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.select.cuda_graph import capture
-from gcr.training import How, Run, Sgd, own_stream, pack
+from gcr.training import How, Run, own_stream, pack
 from gcr.training.numerics import computing
 
 TASKS = 5
@@ -50,7 +50,7 @@ def made_scenario(shape: tuple[int, int, int], n: int) -> Scenario:
 def new_run(experiment: Experiment, scenario: Scenario, model: str, device: torch.device, mode: str) -> Run:
     how = How(device=str(device), mode=mode)
     net = build(model, scenario.image_shape, scenario.n_classes, experiment.seed)
-    optimizer = Sgd(net.parameters(), experiment.training.lr)
+    optimizer = experiment.make_optimizer(net)
     run = Run(scenario, net, optimizer, experiment.method, experiment.memory, experiment.seed, experiment.training, how)
     run.state.stage = len(run.plan.stages) - 1
     return run

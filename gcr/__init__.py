@@ -1,14 +1,16 @@
 """gcr: continual learning with replay memory chosen by gradient coresets.
 
-Selection on its own: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``. For any
-network that is to predict: ``gcr.recompute_bn``. Each is imported when it is first used, so that importing the package
-costs nothing.
+Selection on its own: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``. One's own
+data and training loop: ``gcr.from_arrays``, ``gcr.Buffer``. Any network that is to predict: ``gcr.recompute_bn``. Each
+is imported when it is first used, so that importing the package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gcr.memory import Buffer as Buffer
     from gcr.models import recompute_bn as recompute_bn
+    from gcr.scenarios import from_arrays as from_arrays
     from gcr.select import Coreset as Coreset
     from gcr.select import LastLayerGradients as LastLayerGradients
     from gcr.select import Pool as Pool
@@ -17,8 +19,23 @@ if TYPE_CHECKING:
     from gcr.select.collect import collect as collect
 
 __version__ = "0.1.0"
-__all__ = ["Coreset", "LastLayerGradients", "Pool", "collect", "explain", "recompute_bn", "select_coreset"]
-HOMES = {"collect": "gcr.select.collect", "recompute_bn": "gcr.models"}  # of those that are not in gcr.select
+__all__ = [
+    "Buffer",
+    "Coreset",
+    "LastLayerGradients",
+    "Pool",
+    "collect",
+    "explain",
+    "from_arrays",
+    "recompute_bn",
+    "select_coreset",
+]
+HOMES = {  # of those that are not in gcr.select
+    "Buffer": "gcr.memory",
+    "collect": "gcr.select.collect",
+    "from_arrays": "gcr.scenarios",
+    "recompute_bn": "gcr.models",
+}
 
 
 def __getattr__(name: str) -> Any:

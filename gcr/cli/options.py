@@ -28,6 +28,10 @@ GpusOption = Annotated[float, typer.Option("--gpus", help="Share of a GPU that R
 TrackOption = Annotated[
     str, typer.Option("--track", help="Report to tensorboard, mlflow or both, as tensorboard,mlflow.")
 ]
+VariantOption = Annotated[
+    str | None,
+    typer.Option("--variant", help="Of GCR: paper (its text) or released (its code); if not given, our default."),
+]
 FormatOption = Annotated[str, typer.Option("--format", help="terminal, markdown, csv or latex.")]
 MetricsOption = Annotated[
     str,

@@ -20,6 +20,7 @@ from gcr.cli.options import (
     ProcessesOption,
     ThreadsOption,
     TrackOption,
+    VariantOption,
 )
 from gcr.cli.parse import read_buffers, read_pack, read_seeds, read_settings, read_words
 from gcr.settings import BadInput, unknown
@@ -42,10 +43,7 @@ def reproduce(
         str | None,
         typer.Option("--values", help="paper: what its search chose (the default); sweep: search on validation data."),
     ] = None,
-    reading: Annotated[
-        str | None,
-        typer.Option("--reading", help="Of GCR's open points: text or code; else ours (docs/fidelity.md)."),
-    ] = None,
+    variant: VariantOption = None,
     epochs_scale: Annotated[
         float, typer.Option("--epochs-scale", help="A quick look with this share of the epochs, marked as such.")
     ] = 1.0,
@@ -96,7 +94,7 @@ def reproduce(
         values=values or "",
         epochs_scale=epochs_scale,
         precision=precision,
-        reading=reading,
+        variant=variant,
     )
     check_format(form)
     if dry_run and show:

@@ -7,10 +7,13 @@ without. Shapes are fixed and counters stay on the device. Memory must hold some
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from gcr.memory.buffer import Buffer
+if TYPE_CHECKING:
+    from gcr.memory.buffer import Buffer
 
 
 class Coin:

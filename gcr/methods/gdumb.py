@@ -36,7 +36,9 @@ class Gdumb(Method):
     name: ClassVar[str] = "gdumb"
     summary: ClassVar[str] = "only fills memory, then trains a new network on memory alone after every task"
     default_selector: ClassVar[str] = "class-balanced"
-    unused: ClassVar[frozenset[str]] = frozenset({"lr", "replay_batch", "sampling", "kept_weights", "statistics"})
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {"optimizer", "replay_batch", "sampling", "kept_weights", "statistics"}
+    )
 
     fitting_epochs: int = setting(64, "passes over memory (256 in the paper); best a power of 2", low=1)
     max_lr: float = setting(0.05, "learning rate where a cosine begins", low=0.0)

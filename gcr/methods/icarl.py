@@ -13,6 +13,7 @@ count by their weights in both places.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -41,7 +42,8 @@ class Icarl(Method):
     default_selector: ClassVar[str] = "herding"
     needs_tasks: ClassVar[bool] = True
 
-    weight_decay: float = setting(1e-5, "adds weight_decay/2 * |weights|^2 to the loss", low=0.0)
+    optimizer_defaults: ClassVar[Mapping[str, float | str]] = {"weight_decay": 1e-5}
+
     over_classes: str = setting(
         "sum",
         "an example's loss is the sum over classes (paper), or their mean (authors' code, with lr 2)",

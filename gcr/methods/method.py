@@ -60,9 +60,9 @@ class Method(Settings):
     default_selector: ClassVar[str] = "reservoir"  # or the name of a selector
     sees_all_tasks: ClassVar[bool] = False  # trains once on the data of all tasks together
     needs_tasks: ClassVar[bool] = False  # must be told where a task ends, even in a stream
-    unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory and training that it makes nothing of
+    unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory that it ignores; "optimizer": all of its
     follows_lr: ClassVar[str] = ""  # a setting of its own that is the learning rate if not given
-    reading: ClassVar[str | None] = None  # of the GCR paper's open points, by default offline: "text" or "code"
+    optimizer_defaults: ClassVar[Mapping[str, float | str]] = {}  # settings of the optimizer that differ for it
     on_streams: ClassVar[Mapping[str, float | str]] = {}  # settings of its own that have other defaults online
 
     @property

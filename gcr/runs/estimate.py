@@ -25,7 +25,7 @@ from gcr.models import build
 from gcr.runs.folder import write_whole
 from gcr.runs.job import Execution, Job
 from gcr.scenarios import Images, Scenario, equal_tasks
-from gcr.training import How, Run, Sgd, own_stream
+from gcr.training import How, Run, own_stream
 
 SMALL_BATCH = 8  # of a ResNet on a CPU: a step with 32 + 32 images can take seconds
 TIMED_STEPS = 8  # one where the batch is small: it was made so to be quick
@@ -128,7 +128,7 @@ class Estimator:
         run = Run(
             scenario=scenario,
             net=net,
-            optimizer=Sgd(net.parameters(), experiment.training.lr),
+            optimizer=experiment.make_optimizer(net),
             method=experiment.method,
             policy=memory,
             training=replace(experiment.training, batch=batch, epochs=1),

@@ -14,13 +14,12 @@ import torch
 
 import gcr
 from gcr import scenarios
-from gcr.experiments.experiment import Experiment, flat
-from gcr.models import build
+from gcr.experiments.experiment import Experiment
 from gcr.runs.folder import Busy, RunFolder
 from gcr.runs.provenance import source
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
-from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Sgd, Stopped, own_stream
+from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
 from gcr.training.numerics import resolved
 
 
@@ -116,12 +115,11 @@ def _train(
             listen(Event(number, epoch=epoch))
 
         scenario = _scenario(experiment.scenario, experiment.stream, how.device)
-        net = build(experiment.model, scenario.image_shape, scenario.n_classes, experiment.seed)
-        decay = getattr(experiment.method, "weight_decay", 0.0)
+        net = experiment.make_net(scenario)
         run = Run(
             scenario=scenario,
             net=net,
-            optimizer=Sgd(net.parameters(), experiment.training.lr, decay),
+            optimizer=experiment.make_optimizer(net),
             method=experiment.method,
             policy=experiment.memory,
             training=experiment.training,
@@ -143,7 +141,7 @@ def _train(
 def _identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
     """What a checkpoint must agree with to be continued."""
     on_gpu = how.device.startswith("cuda")
-    return flat(experiment.to_dict()) | {
+    return experiment.settings | {
         "data": scenarios.entry(experiment.scenario).fingerprint,
         "version of gcr": gcr.__version__,
         "version of torch": torch.__version__,
@@ -184,7 +182,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
 def _kept_bytes(run: Run) -> int:
     """What the run keeps of its past: memory, and what the method keeps beside it, as a teacher."""
     memory = run.state.memory
-    return (memory.nbytes if memory else 0) + sum(tensor.nbytes for tensor in run.state.extras.values())
+    return (0 if memory is None else memory.nbytes) + sum(tensor.nbytes for tensor in run.state.extras.values())
 
 
 def _peak_bytes(device: str) -> int:

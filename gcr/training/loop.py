@@ -237,6 +237,7 @@ class Run:
         if policy is not None and policy.selects and policy.every and state.epoch_steps % self.training.repeats == 0:
             state.arrived += arrived
             if state.arrived >= policy.every:
+                self._refuse_diverged()
                 self._select()
                 state.arrived = 0
 

@@ -64,8 +64,8 @@ class RunState:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         memory = None
         if policy is not None:
-            sizes, shape = (policy.buffer, policy.pool_size), scenario.image_shape
-            memory = Buffer.empty(*sizes, shape, scenario.n_classes, device, scored=policy.compared > 0)
+            dtype = scenario.train.pixels.dtype
+            memory = policy.make_buffer(scenario.image_shape, scenario.n_classes, device, dtype)
         return cls(
             net=network,
             optimizer=optimizer,
@@ -95,7 +95,5 @@ class RunState:
         for name, tensor in self.extras.items():
             yield f"extra.{name}", tensor
         if self.memory is not None:
-            for name, column in self.memory.columns.items():
-                yield f"memory.{name}", column[: self.memory.rows]
-            for name in ("kept", "pooled", "seen", "seen_since", "updates"):
-                yield f"memory.{name}", getattr(self.memory, name)
+            for name, tensor in self.memory.tensors():
+                yield f"memory.{name}", tensor

@@ -157,8 +157,13 @@ def test_lists_say_what_exists(what, names):
 def test_settings_of_a_method():
     done = here("settings", "gcr")
     assert done.returncode == 0
-    for name in ("alpha", "ridge", "lr", "sampling"):
-        assert re.search(rf"^{name} ", done.stdout, re.M)
+    for name in ("variant", "method.alpha", "selector.ridge", "optimizer.lr", "memory.buffer"):
+        assert re.search(rf"^{re.escape(name)} ", done.stdout, re.M)
+    assert "memory.sampling" not in done.stdout
+    assert len(done.stdout.splitlines()) < 20
+    everything = here("settings", "gcr", "--all")
+    assert "memory.sampling" in everything.stdout
+    assert "selector.atoms" in everything.stdout
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["table"], ["demo"]])
@@ -215,11 +220,11 @@ def test_bad_input_to_run(arguments, parts, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_varied_reading_is_told_and_so_is_what_was_set(tmp_path):
+def test_a_varied_variant_is_shown_and_so_is_what_was_set(tmp_path):
     command = ["run", "seq-digits", *QUICK, "-k", "20", "--processes", "1", "--out", tmp_path]
-    done = here(*command, "--vary", "reading=text,code", "--set", "lr=0.03")
-    assert "gcr (reading=text)" in done.stdout
-    assert "gcr (reading=code)" in done.stdout
+    done = here(*command, "--vary", "variant=paper,released", "--set", "lr=0.03")
+    assert "gcr (variant=paper)" in done.stdout
+    assert "gcr (variant=released)" in done.stdout
     assert "given: lr=0.03, epochs=1, model=mlp" in done.stdout
 
 
@@ -261,7 +266,7 @@ def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
     folders = [tmp_path / f"seq-digits-er-k100-lr{lr}" for lr in (0.1, 0.01)]
     done = here("compare", *folders, "--metrics", "accuracy", "--format", "csv")
     assert done.stdout.startswith("view,metric,first,second,difference,sem,n,p,effect\nclass-il,accuracy,")
-    assert "they differ in training.lr (0.1, 0.01)" in here("compare", *folders).stdout
+    assert "they differ in optimizer.lr (0.1, 0.01)" in here("compare", *folders).stdout
     refused(here("compare", *folders, "--metrics", "speed"), 'unknown metric "speed"')
     refused(here("compare", folders[0], tmp_path), "holds 2 experiments")
     refused(here("compare", folders[0], tmp_path / "nowhere"), "is not a folder")
@@ -285,14 +290,14 @@ def test_another_experiment_in_the_folder(tmp_path):
     arguments = ["run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path]
     assert here(*arguments).returncode == 0
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    refused(here(*arguments, "--set", "lr=0.5"), "training.lr is 0.1 there, 0.5 here", "--name")
+    refused(here(*arguments, "--set", "lr=0.5"), "optimizer.lr is 0.1 there, 0.5 here", "--name")
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 def test_a_refusal_leaves_no_folders(tmp_path):
     arguments = ["run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path]
     assert here(*arguments).returncode == 0
-    refused(here(*arguments, "--seeds", "1,0", "--set", "lr=0.5"), "training.lr")
+    refused(here(*arguments, "--seeds", "1,0", "--set", "lr=0.5"), "optimizer.lr")
     assert not (tmp_path / "seq-digits-er-k100/seed-1").exists()
 
 

@@ -8,7 +8,8 @@ import torch
 from conftest import make_scenario
 from named import Training, new_run, train
 
-from gcr.experiments.experiment import POLICIES, Experiment, compose, setting_names
+from gcr.experiments.experiment import Experiment, compose, owners_of
+from gcr.experiments.names import POLICIES, setting_names
 from gcr.memory import Policy
 from gcr.methods import METHODS
 from gcr.training import Checkpoints, How, Stopped
@@ -98,6 +99,6 @@ def test_names_and_help(method):
 
 
 @every_pair
-def test_setting_names_are_unique_so_that_set_is_unambiguous(method, policy):
-    names = [name for part in (method, policy, Policy, Training) for name in setting_names(part)]
+def test_plain_names_of_settings_have_one_owner(method, policy):
+    names = [name for part in owners_of(method, policy).values() for name in setting_names(part)]
     assert len(set(names)) == len(names)

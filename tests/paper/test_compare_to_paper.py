@@ -116,7 +116,7 @@ def test_runs_that_depart_are_left_out_and_named(tmp_path):
     assert "left out: short, since epochs is 5, the paper's 50" in found.notes
 
 
-def test_other_readings_are_rows_of_their_own(tmp_path):
+def test_other_variants_are_rows_of_their_own(tmp_path):
     cell = cell_of("offline-accuracy", "er")
     repeat(tmp_path, cell, [60.0, 61.0], "a")
     repeat(tmp_path, cell, [62.0, 63.0], "b", lambda e: replace(e, training=replace(e.training, precision="bf16")))
@@ -184,7 +184,7 @@ PRESENT = ("er", "der++", "gcr")
 
 
 def test_1530_results_are_read_and_shown_in_three_seconds(tmp_path):
-    """As many runs as the paper's offline table: 54 cells of three methods, and 48 again under another reading."""
+    """As many runs as the paper's offline table: 54 cells of three methods, and 48 again as another variant."""
     cells = [cell for cell in paper.cells("offline-accuracy") if cell.method in PRESENT]
     for copy in range(2):
         for number, cell in enumerate(cells[: 54 if copy == 0 else 48]):

@@ -136,7 +136,7 @@ def test_the_demo_is_searched_then_trained(tmp_path):
     assert plan.jobs() == []
     assert plan.values == {}
     trials = plan.trials()
-    assert [job.experiment.training.lr for job in trials] == [0.03, 0.1]
+    assert [job.experiment.optimizer.lr for job in trials] == [0.03, 0.1]
     finish(trials[0], class_il=80.0, task_il=90.0)
     finish(trials[1], class_il=70.0, task_il=95.0)
     plan = plan.with_choices()
@@ -144,7 +144,7 @@ def test_the_demo_is_searched_then_trained(tmp_path):
     assert len(plan.jobs()) == 10
     assert unfinished(trials) == []
     for job in plan.jobs():
-        finish(job, class_il=100 * job.experiment.training.lr, task_il=90.0)
+        finish(job, class_il=100 * job.experiment.optimizer.lr, task_il=90.0)
     groups = group_runs(job.folder for job in plan.jobs()).groups
     found = compare(groups, plan.table, plan.values)
     assert [row.ours.mean for row in found.rows] == [3.0, 90.0]
@@ -160,7 +160,7 @@ def test_our_own_search_for_a_table_of_the_paper(tmp_path):
         finish(trial, class_il=number, task_il=number)
     plan = plan.with_choices()
     (job,) = plan.jobs()
-    assert job.experiment.training.lr == 0.1  # the last of the grid; the paper's choice was another
+    assert job.experiment.optimizer.lr == 0.1  # the last of the grid; the paper's choice was another
     finish(job, class_il=49.0)
     found = compare(group_runs([job.folder]).groups, plan.table, plan.values)
     assert [row.ours.mean for row in found.rows] == [49.0, 50.0]

@@ -7,7 +7,8 @@ import torch
 from conftest import make_scenario
 from named import Training, new_run, train
 
-from gcr.experiments.experiment import POLICIES, compose
+from gcr.experiments.experiment import compose
+from gcr.experiments.names import POLICIES
 from gcr.memory import Policy
 from gcr.methods import METHODS, DerPlusPlus, Gcr
 from gcr.runs.engine import run_all

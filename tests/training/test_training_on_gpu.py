@@ -5,7 +5,7 @@ import torch
 from conftest import make_scenario
 from named import Training, train
 
-from gcr.experiments.experiment import POLICIES
+from gcr.experiments.names import POLICIES
 from gcr.memory import Policy
 from gcr.methods import METHODS
 
