@@ -43,6 +43,13 @@ def test_links_resolve(page):
         assert (page.parent / target).exists(), target
 
 
+def test_pages_named_in_code_exist():
+    for folder in ("gcr", "benchmarks", "examples", "tests"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for page in re.findall(r"\bdocs/[a-z-]+\.md\b", file.read_text()):
+                assert (ROOT / page).exists(), f"{file}: {page}"
+
+
 @pytest.mark.parametrize("page", [README, *SITE], ids=names([README, *SITE]))
 def test_pages_are_short(page):
     lines = page.read_text().splitlines()

@@ -1,6 +1,6 @@
 """The variants of GCR, each a complete set of loss, memory and selection.
 
-``GCR.paper`` follows the paper's text, ``GCR.released`` its released code; docs/fidelity.md compares them. ``GCR`` is
+``GCR.paper`` follows the paper's text, ``GCR.released`` its released code; docs/reproduce.md compares them. ``GCR`` is
 what ``gcr run --method gcr`` trains: offline the released code, online the text with normalisation by weights.
 
 >>> gcr = GCR(memory=500, alpha=0.2)

@@ -38,7 +38,7 @@ class Gcr(Method):
         "gradient coreset replay: weighted DER++ with supervised contrast, buffer chosen by GradApprox"
     )
     default_selector: ClassVar[str] = "grad-approx"
-    # the paper's medians, and the contrast that does better there (docs/fidelity.md)
+    # the paper's medians, and the contrast that does better there (docs/reproduce.md)
     on_streams: ClassVar[Mapping[str, float | str]] = {"alpha": 1.0, "beta": 3.0, "gamma": 1.0, "contrast": "features"}
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
