@@ -1,6 +1,6 @@
 """The variants of GCR, each a complete set of loss, memory and selection.
 
-``GCR.paper`` follows the paper's text, ``GCR.released`` its released code; docs/fidelity.md compares them. ``GCR`` is
+``GCR.paper`` follows the paper's text, ``GCR.released`` its released code; docs/reproduce.md compares them. ``GCR`` is
 what ``gcr run --method gcr`` trains: offline the released code, online the text with normalisation by weights.
 
 >>> gcr = GCR(memory=500, alpha=0.2)
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from gcr.experiments.defaults import ONLINE
 from gcr.memory import Policy
 from gcr.methods import Gcr
 from gcr.select import GradApprox
@@ -64,7 +65,7 @@ class GCR:
     ) -> None:
         owners = {"method": Gcr, "memory": Policy, "selector": GradApprox}
         values: dict[str, dict[str, Any]] = {owner: {} for owner in owners}
-        values["method"] |= Gcr.on_streams if online else {}
+        values["method"] |= ONLINE["gcr"] if online else {}
         for key, value in settings_of_variant(variant or default_variant("gcr", online), online or epochs == 1).items():
             owner, name = key.split(".")
             values[owner][name] = value

@@ -15,7 +15,7 @@ from gcr.training.schedule import make_schedule
 
 
 class Bounded(Er):
-    needs_tasks = True
+    stages = "tasks"
 
 
 def labels(scenario, plan):
