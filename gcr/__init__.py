@@ -2,8 +2,8 @@
 
 Training: ``gcr.from_arrays``, ``gcr.train``, ``gcr.GCR``, ``gcr.Sgd``, ``gcr.Training``. One's own loop:
 ``gcr.Buffer``. Selection alone: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``.
-Any network that is to predict: ``gcr.recompute_bn``. Each is imported when it is first used, so that importing the
-package costs nothing.
+A finished run: ``gcr.load_run``. Any network that is to predict: ``gcr.recompute_bn``. Each is imported when it is
+first used, so that importing the package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gcr.experiments.variants import GCR as GCR
     from gcr.memory import Buffer as Buffer
     from gcr.models import recompute_bn as recompute_bn
+    from gcr.runs.load import load_run as load_run
     from gcr.scenarios import from_arrays as from_arrays
     from gcr.select import Coreset as Coreset
     from gcr.select import LastLayerGradients as LastLayerGradients
@@ -35,6 +36,7 @@ HOMES = {
     "collect": "gcr.select.collect",
     "explain": "gcr.select",
     "from_arrays": "gcr.scenarios",
+    "load_run": "gcr.runs.load",
     "recompute_bn": "gcr.models",
     "select_coreset": "gcr.select",
     "train": "gcr.training",

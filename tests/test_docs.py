@@ -46,14 +46,3 @@ def test_the_training_example_of_the_readme(capsys):
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
-
-
-def test_the_readmes_table_is_that_of_the_raw_runs():
-    """Every number of the printed table follows from results/demo."""
-    from gcr.analysis.load import read_runs
-    from gcr.analysis.tables import table
-
-    readme = (ROOT / "README.md").read_text()
-    for row in table(read_runs(ROOT / "results/demo").groups):
-        line = next(line for line in readme.splitlines() if line.startswith(f"│ {row[0]} "))
-        assert [cell.strip() for cell in line.strip("│").split("│")] == row

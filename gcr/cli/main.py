@@ -22,16 +22,19 @@ from gcr.cli.options import (
     FormatOption,
     GpusOption,
     MetricsOption,
+    NoModelOption,
     OutOption,
     PackOption,
     PrecisionOption,
     ProcessesOption,
+    RunsArgument,
     ThreadsOption,
     TrackOption,
     VariantOption,
 )
 from gcr.cli.parse import read_buffers, read_pack, read_seeds, read_settings, read_variants, read_words
 from gcr.cli.reproduce import reproduce, sweep
+from gcr.cli.results import results_app
 from gcr.settings import BadInput, unknown
 
 app = typer.Typer(
@@ -44,6 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app)
+app.add_typer(results_app)
 app.command()(reproduce)
 app.command()(sweep)
 
@@ -160,6 +164,7 @@ def run(
     address: AddressOption = None,
     gpus: GpusOption = 1.0,
     track: TrackOption = "",
+    no_model: NoModelOption = False,
 ) -> int:
     """Train a method on a scenario, once per seed. Finished runs are kept, unfinished ones continued.
 
@@ -232,6 +237,7 @@ def run(
         address,
         gpus,
         track,
+        model=not no_model,
     )
     shown = {key: key.split(".")[-1] if key in named else key for key in overrides}  # as they were typed
     given = {shown[key]: value for key, value in overrides.items() if shown[key] not in ("buffer", "setting")}
@@ -289,7 +295,7 @@ def list_settings(
 
 @app.command()
 def table(
-    folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
+    path: RunsArgument,
     scenario: Annotated[str | None, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = None,
     method: Annotated[str | None, typer.Option("--method", "-m", help="Only these, as er,gcr.")] = None,
     buffer: Annotated[str | None, typer.Option("--buffer", "-k", help="Only these buffer sizes, as 200,500.")] = None,
@@ -318,7 +324,7 @@ def table(
     asked = asked_table(Request(paper, *only)) if paper is not None else None
     if asked is not None and tuple(names) != tables.SHOWN:
         raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
-    runs = read_runs(folder)
+    runs = read_runs(path)
     warn_of_unreadable(runs)
     if asked is None:
         runs = runs.only(*only)
@@ -346,14 +352,20 @@ def _metrics(text: str) -> list[str]:
 
 @app.command()
 def compare(
-    first: Annotated[Path, typer.Argument(help="Folder of one experiment, with its seeds.")],
-    second: Annotated[Path, typer.Argument(help="Folder of the other.")],
+    first: Annotated[
+        Path, typer.Argument(help="Folder of one experiment, with its seeds; of a packed one FILE.jsonl.gz/NAME.")
+    ],
+    second: Annotated[Path, typer.Argument(help="The other.")],
     metrics: MetricsOption = "accuracy,forgetting,anytime,learning",
     form: FormatOption = "terminal",
 ) -> None:
     """Two experiments on equal seeds: means, the difference, and a paired test.
 
-    Example: `gcr compare runs/seq-digits-gcr-k100 runs/seq-digits-er-k100`
+    Examples:
+
+    `gcr compare runs/seq-digits-gcr-k100 runs/seq-digits-er-k100`
+
+    `gcr compare results/demo.jsonl.gz/seq-digits-gcr-k100 results/demo.jsonl.gz/seq-digits-er-k100`
     """
     from gcr.analysis import compare as comparison
     from gcr.analysis.load import read_runs
@@ -371,9 +383,9 @@ def compare(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder of runs.")],
+    path: RunsArgument,
     page: Annotated[
-        Path | None, typer.Option("--page", help="File to write; report.html in the folder if not given.")
+        Path | None, typer.Option("--page", help="File to write; report.html in the folder, or next to a packed file.")
     ] = None,
     live: Annotated[
         bool, typer.Option("--serve", help="Show it live in a browser on this machine, until Ctrl-C, as runs go on.")
@@ -393,6 +405,7 @@ def report(
     """
     from gcr.analysis.load import read_runs
     from gcr.report import serve, write_report
+    from gcr.runs.packed import split_path
 
     if live and page is not None:
         raise BadInput("--page and --serve exclude each other; a live page is not written to a file")
@@ -400,14 +413,16 @@ def report(
         raise BadInput("--port is for --serve; give both, or neither to write a file")
     if live:
         serve(
-            folder,
+            path,
             8642 if port is None else port,
             lambda url: out.print(f"report: {url} (Ctrl-C ends it)", highlight=False, soft_wrap=True),
         )
         return
-    runs = read_runs(folder)
+    runs = read_runs(path)
     warn_of_unreadable(runs)
-    written = write_report(runs.groups, page or folder / "report.html", unreadable=runs.unreadable)
+    packed = split_path(path)
+    home = packed[0].parent if packed else path
+    written = write_report(runs.groups, page or home / "report.html", unreadable=runs.unreadable)
     out.print(f"report: {written}", highlight=False, soft_wrap=True)
 
 

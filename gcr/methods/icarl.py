@@ -116,6 +116,9 @@ class Icarl(Method):
     def predicts_unseen(self) -> bool:
         return False
 
+    def predictor_state(self, extras: Extras) -> Extras:
+        return {name: extras[name] for name in ("means", "has_mean")}
+
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
         """Minus the distance to every class's mean; -inf where a class has no exemplar."""
         if not bool(extras["has_mean"].any()):

@@ -120,6 +120,10 @@ class Method(Settings):
         """Whether it predicts classes that it has not met, if only by chance."""
         return True
 
+    def predictor_state(self, extras: Extras) -> Extras:
+        """Those of its tensors that ``predict`` reads; a finished run keeps them with its network."""
+        return extras
+
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
         """Scores of the classes for normalised images, in evaluation mode: [b, classes]."""
         logits: Tensor = net(images)

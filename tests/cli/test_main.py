@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from made_runs import experiment_of, put_run, square
 
 from gcr.cli.main import run_cli
 
@@ -323,22 +324,29 @@ def test_no_arguments_show_the_help():
     assert "error:" not in done.stderr
 
 
-def test_table_in_other_formats():
-    demo = ROOT / "results/demo"
-    assert "| er | 100 | 3 | 89.98 ± 0.24 |" in here("table", demo, "--format", "markdown").stdout
-    assert r"er & 100 & 3 & 89.98 $\pm$ 0.24 &" in here("table", demo, "--format", "latex").stdout
-    lines = here("table", demo, "--format", "csv", "--metrics", "accuracy").stdout.splitlines()
-    assert len(lines) == 1 + 5 * 2
+@pytest.fixture
+def made(tmp_path):
+    """ER with three seeds, GCR with one."""
+    for seed, value in enumerate((89.0, 90.0, 91.0)):
+        put_run(tmp_path, experiment_of("er", seed=seed, buffer=100), square(value))
+    put_run(tmp_path, experiment_of("gcr", buffer=100), square(95.0))
+    return tmp_path
+
+
+def test_table_in_other_formats(made):
+    assert "| er | 100 | 3 | 90.00 ± 0.58 |" in here("table", made, "--format", "markdown").stdout
+    assert r"er & 100 & 3 & 90.00 $\pm$ 0.58 &" in here("table", made, "--format", "latex").stdout
+    lines = here("table", made, "--format", "csv", "--metrics", "accuracy").stdout.splitlines()
+    assert len(lines) == 1 + 2 * 2
     assert lines[0].startswith("scenario,setting,method,buffer,view,metric,mean")
-    refused(here("table", demo, "--format", "html"), 'unknown format "html"')
+    refused(here("table", made, "--format", "html"), 'unknown format "html"')
 
 
-def test_table_beside_the_paper():
-    demo = ROOT / "results/demo"
-    done = here("table", demo, "--paper", "ablation", "--format", "markdown")
+def test_table_beside_the_paper(made):
+    done = here("table", made, "--paper", "ablation", "--format", "markdown")
     assert "| gcr without supcon | 2000 | missing | 0 | 58.35 ± 0.78 | – | – |" in done.stdout
-    refused(here("table", demo, "--paper", "ablaton"), 'did you mean "ablation"')
-    refused(here("table", demo, "--paper", "ablation", "--metrics", "anytime"), "exclude each other")
+    refused(here("table", made, "--paper", "ablaton"), 'did you mean "ablation"')
+    refused(here("table", made, "--paper", "ablation", "--metrics", "anytime"), "exclude each other")
 
 
 def test_table_of_nothing(tmp_path):

@@ -138,7 +138,7 @@ def test_bad_input(tmp_path):
     refused(gcr("reproduce", "ocs", "--method", "er"), "method must be one of ocs, gcr")
     refused(gcr("reproduce", "ocs", "--buffer", ""), "--buffer is empty")
     refused(gcr("reproduce", "ocs", "--buffer", "many"), 'buffer must be whole numbers as 200,500, got "many"')
-    refused(gcr("table", ROOT / "results/demo", "--paper", "demo-table"), "gcr reproduce demo-table --show")
+    refused(gcr("table", tmp_path, "--paper", "demo-table"), "gcr reproduce demo-table --show")
     refused(gcr("sweep", "seq-digits", "--method", "finetune"), "method with an offline grid")
 
 
