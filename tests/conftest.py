@@ -17,7 +17,7 @@ from gcr.scenarios import Images, Scenario, equal_tasks
 sys.path.insert(0, str(Path(__file__).parent))  # for `reference`
 torch.set_num_threads(1)
 
-HANG_SECONDS = 600  # a guard against hangs on a busy machine, never a measurement
+HANG_SECONDS = 1800  # a guard against hangs on a busy machine, never a measurement
 ROOT = Path(__file__).parents[1]
 os.environ["PYTHONPATH"] = str(ROOT)  # subprocesses import this tree
 

@@ -65,7 +65,7 @@ def test_demo_prints_table_and_report(demo):
 
 
 def test_demo_is_small(demo):
-    """15 runs of about 500 steps take a minute on two cores."""
+    """15 runs of 370 steps take about a minute on two cores."""
     results = [json.loads(file.read_text()) for file in demo[0].rglob("result.json")]
     assert len(results) == 15
     assert sum(result["steps"] for result in results) <= 8000
