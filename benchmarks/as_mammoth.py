@@ -32,7 +32,8 @@ from gcr import scenarios
 from gcr.analysis.statistics import spread
 from gcr.experiments.experiment import compose
 from gcr.memory import Policy
-from gcr.training import step, train
+from gcr.models import build
+from gcr.training import Sgd, step, train
 from gcr.training.gss_admission import offer_by_gradients
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2615)  # of Mammoth's CIFAR-10
@@ -101,7 +102,11 @@ def run_one(variant: str, seed: int, model: str, device: str) -> dict[str, Any]:
     scenario = scenarios.load("seq-cifar10", experiment.stream).to(device)
     torch.set_num_threads(1)
     with change():
-        outcome = train(scenario, model, experiment.method, experiment.memory, experiment.training, seed, device)
+        net = build(model, scenario.image_shape, scenario.n_classes, seed)
+        optimizer = Sgd(net.parameters(), experiment.training.lr)
+        outcome = train(
+            scenario, net, optimizer, experiment.method, experiment.memory, seed, experiment.training, device
+        )
     told = {metric: outcome.class_il[metric] for metric in METRICS}
     return {"variant": variant, "model": model, "seed": seed, **told, "seconds": outcome.seconds}
 

@@ -25,8 +25,9 @@ from gcr.analysis.statistics import spread
 from gcr.augment import Views
 from gcr.experiments.experiment import compose
 from gcr.memory import Policy
+from gcr.models import build
 from gcr.scenarios import Images, Scenario, equal_tasks
-from gcr.training import Training, train
+from gcr.training import Sgd, Training, train
 
 READING = {"reading": "text", "normalise": "weights", "contrast": "logits"}  # the same for all selectors
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -87,7 +88,9 @@ def run_one(images: str | None, variant: str, noise: float, seed: int, device: s
     selector, options = VARIANTS[variant]
     experiment = compose("seq-digits", "gcr", selector=selector, overrides=READING | values | options)
     assert isinstance(experiment.memory, Policy)
-    outcome = train(scenario, model, experiment.method, experiment.memory, training, seed, device)
+    net = build(model, scenario.image_shape, scenario.n_classes, seed)
+    optimizer = Sgd(net.parameters(), training.lr)
+    outcome = train(scenario, net, optimizer, experiment.method, experiment.memory, seed, training, device)
     return {
         "variant": variant,
         "noise": noise,

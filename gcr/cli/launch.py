@@ -75,8 +75,7 @@ def check_ready(experiments: Sequence[Experiment], how: Execution, needs: set[st
 
     check_engine(how)
     if how.engine == "local":  # what the nodes of a cluster have is theirs to say
-        for method in {experiment.method for experiment in experiments}:
-            pick_mode(how.mode, pick_device(how.device), method)
+        pick_mode(how.mode, pick_device(how.device))
     names = {experiment.scenario for experiment in experiments}
     for needed in {library for name in names for library in entry(name).needs} | needs:
         if importlib.util.find_spec(needed) is None:

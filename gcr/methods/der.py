@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcr.methods.losses import distillation, distillation_residual, label_loss, label_residual, weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.settings import setting
 
@@ -28,8 +28,8 @@ class Der(Method):
     alpha: float = setting(0.3, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",),)
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(),)
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         outputs = net.each(new.images, *(old.images for old in replay))
@@ -53,8 +53,8 @@ class DerPlusPlus(Der):
     beta: float = setting(1.0, "weight of the label term", low=0.0, remedy="0 leaves it out")
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",), ("weak",))
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(), Replay())
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         outputs = net.each(new.images, *(old.images for old in replay))

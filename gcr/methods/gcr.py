@@ -26,7 +26,7 @@ from gcr.methods.losses import (
     supervised_contrast,
     weighted_mean,
 )
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.settings import setting
 
@@ -56,9 +56,9 @@ class Gcr(Method):
     )
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        weak: tuple[tuple[str, ...], ...] = (("weak",), ("weak",))
-        return (*weak, ("strong", "strong")) if self.gamma > 0 else weak
+    def replays(self) -> tuple[Replay, ...]:
+        weak = (Replay(), Replay())
+        return (*weak, Replay(views=("strong", "strong"))) if self.gamma > 0 else weak
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         weak, strong = [old.images for old in replay[:2]], [torch.cat(old.views) for old in replay[2:]]

@@ -15,11 +15,12 @@ import torch
 import gcr
 from gcr import scenarios
 from gcr.experiments.experiment import Experiment, flat
+from gcr.models import build
 from gcr.runs.folder import Busy, RunFolder
 from gcr.runs.provenance import source
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
-from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
+from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Sgd, Stopped, own_stream
 from gcr.training.numerics import resolved
 
 
@@ -114,9 +115,13 @@ def _train(
             folder.add_epoch(epoch)
             listen(Event(number, epoch=epoch))
 
+        scenario = _scenario(experiment.scenario, experiment.stream, how.device)
+        net = build(experiment.model, scenario.image_shape, scenario.n_classes, experiment.seed)
+        decay = getattr(experiment.method, "weight_decay", 0.0)
         run = Run(
-            scenario=_scenario(experiment.scenario, experiment.stream, how.device),
-            model=experiment.model,
+            scenario=scenario,
+            net=net,
+            optimizer=Sgd(net.parameters(), experiment.training.lr, decay),
             method=experiment.method,
             policy=experiment.memory,
             training=experiment.training,

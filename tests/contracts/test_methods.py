@@ -6,11 +6,12 @@ from functools import cache
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, new_run, train
 
 from gcr.experiments.experiment import POLICIES, Experiment, compose, setting_names
 from gcr.memory import Policy
 from gcr.methods import METHODS
-from gcr.training import Checkpoints, How, Run, Stopped, Training, train
+from gcr.training import Checkpoints, How, Stopped
 
 PAIRS = [(method, policy) for method in METHODS for policy in (POLICIES if method().replays else POLICIES[:1])]
 # Every method with its own policy, and every policy under GCR: for what takes several runs.
@@ -68,7 +69,7 @@ def test_a_resumed_run_ends_with_the_same_bits(method, policy, stop_after, tmp_p
         memory = Policy(buffer=12, selector=policy(), replay_batch=8)
         training = Training(epochs=2, lr=0.05, batch=8)
         saved = Checkpoints(tmp_path, {"a": 1})
-        return Run(make_scenario(), "convnet", method(), memory, training, 0, How(), checkpoints=saved, stop=stop)
+        return new_run(make_scenario(), "convnet", method(), memory, training, 0, How(), checkpoints=saved, stop=stop)
 
     first = part(lambda: first.state.steps == stop_after)
     with pytest.raises(Stopped):

@@ -71,10 +71,13 @@ from gcr.memory import Policy
 from gcr.methods import Gcr
 from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.select import GradApprox
-from gcr.training import Training, train
+from gcr.models import build
+from gcr.training import Sgd, Training, train
 images = Images(torch.randint(256, (60, 1, 6, 6), dtype=torch.uint8), torch.arange(60) % 6)
 made = Scenario('made', images, images, equal_tasks(6, 3), Views((0.5,), (0.25,)), tuple('abcdef'))
-print(train(made, 'mlp', Gcr(), Policy(buffer=12, selector=GradApprox()), Training(epochs=1), 0).steps)
+net = build('mlp', (1, 6, 6), 6, seed=0)
+memory = Policy(buffer=12, selector=GradApprox())
+print(train(made, net, Sgd(net.parameters(), lr=0.1), Gcr(), memory, 0, Training(epochs=1)).steps)
 """
 
 NEWLY_IMPORTED = """

@@ -3,13 +3,14 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, train
 
 from gcr.memory import Policy
 from gcr.methods import Batch, Er, Finetune, Gcr, Joint
 from gcr.models import build
 from gcr.select import GradApprox
 from gcr.settings import BadInput
-from gcr.training import Training, reselect, train
+from gcr.training import reselect
 from gcr.training.schedule import make_schedule
 
 
