@@ -38,69 +38,6 @@ def refused(done, *parts):
         assert part in done.stderr
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    out = tmp_path_factory.mktemp("demo")
-    done = gcr("demo", "--out", out / "runs")
-    assert done.returncode == 0, done.stderr
-    return out / "runs", done.stdout
-
-
-def accuracies(folder, method):
-    results = sorted(folder.glob(f"seq-digits-{method}*/seed-*/result.json"))
-    assert len(results) == 3
-    return [json.loads(file.read_text())["class_il"]["accuracy"] for file in results]
-
-
-def mean(values):
-    return sum(values) / len(values)
-
-
-def test_demo_prints_table_and_report(demo):
-    folder, printed = demo
-    for method in ("finetune", "er", "der++", "gcr", "joint"):
-        assert re.search(rf"│ {re.escape(method)} +│", printed)
-    assert str(folder / "report.html") in printed
-    assert (folder / "report.html").exists()
-
-
-def test_demo_is_small(demo):
-    """15 runs of 370 steps take about a minute on two cores."""
-    results = [json.loads(file.read_text()) for file in demo[0].rglob("result.json")]
-    assert len(results) == 15
-    assert sum(result["steps"] for result in results) <= 8000
-
-
-def test_demo_shows_what_replay_is_for(demo):
-    """GCR and DER++ at least 30 points above finetune, and not above joint beyond noise."""
-    folder = demo[0]
-    finetune, joint = accuracies(folder, "finetune"), accuracies(folder, "joint")
-    for method in ("derpp", "gcr"):
-        ours = accuracies(folder, method)
-        assert mean(ours) >= mean(finetune) + 30
-        assert mean(ours) <= mean(joint) + 2
-
-
-def test_demo_again_keeps_what_is_there(demo):
-    before = (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes()
-    done = gcr("demo", "--out", demo[0])
-    assert done.returncode == 0
-    assert "15 of 15 runs were there already" in done.stderr
-    assert (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes() == before
-
-
-def test_table_of_the_demo(demo):
-    done = here("table", demo[0])
-    assert done.returncode == 0
-    assert f"{mean(accuracies(demo[0], 'gcr')):.2f} ±" in done.stdout
-
-
-def test_report_of_the_demo(demo, tmp_path):
-    done = here("report", demo[0], "--page", tmp_path / "page.html")
-    assert done.returncode == 0
-    assert (tmp_path / "page.html").stat().st_size > 10_000
-
-
 def test_run_as_in_the_help(tmp_path):
     done = gcr(
         *("run", "seq-digits", "--method", "gcr", "--buffer", "50", "--epochs", "1", "--seeds", "0,1"),
@@ -298,10 +235,6 @@ def test_a_broken_result_beside_it_does_not_spoil_a_run(tmp_path):
     assert "broken/seed-0 cannot be read" in done.stderr
     assert "1 result that cannot be read is left out: broken/seed-0" in done.stdout
     assert "│ er " in done.stdout
-
-
-def test_a_page_that_cannot_be_written(demo, tmp_path):
-    refused(here("report", demo[0], "--page", tmp_path), "cannot write")
 
 
 def test_no_arguments_show_the_help():

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 from conftest import HANG_SECONDS, ROOT, wait_until
 
+from gcr.cli.main import run_cli
 from gcr.runs.folder import RunFolder
 
+COMMAND = ["run", "seq-digits", "--model", "mlp", "--epochs", "6", "--buffer", "50"]
 MEASURED = {"seconds", "finished", "peak_bytes"}
 
 
 def start(out, *more):
-    command = [sys.executable, "-m", "gcr", "run", "seq-digits", "--model", "mlp", "--epochs", "6", "--buffer", "50"]
     return subprocess.Popen(
-        [*command, "--out", str(out), *more],
+        [sys.executable, "-m", "gcr", *COMMAND, "--out", str(out), *more],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -55,7 +56,7 @@ def saved_steps(folder):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
-    finish(start(out, "--seeds", "0,1"))
+    assert run_cli([*COMMAND, "--out", str(out), "--seeds", "0,1", "--processes", "1"]) == 0
     return out
 
 
@@ -63,7 +64,7 @@ def test_killed_at_random_moments(uninterrupted, tmp_path):
     """kill -9, again and again, with checkpoints in the middle of epochs: every number is that of the whole run."""
     later = random.Random(1)
     folder = tmp_path / "seq-digits-gcr-k50" / "seed-0"
-    for _ in range(3):
+    for _ in range(2):
         process, until = start(tmp_path, "--checkpoint-steps", "7"), saved_steps(folder) + later.randrange(7, 50)
         wait_until(lambda until=until: saved_steps(folder) >= until, f"step {until}", process)
         os.killpg(process.pid, signal.SIGKILL)
@@ -129,7 +130,6 @@ def test_two_commands_do_not_train_the_same_run(tmp_path):
         _, told = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
     assert f"seed-0 is being trained by process {os.getpid()}" in told
-    finish(start(tmp_path))
 
 
 def torch_is_loading(process, out):
