@@ -1,13 +1,15 @@
 """gcr: continual learning with replay memory chosen by gradient coresets.
 
-Selection on its own: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``. One's own
-data and training loop: ``gcr.from_arrays``, ``gcr.Buffer``. Any network that is to predict: ``gcr.recompute_bn``. Each
-is imported when it is first used, so that importing the package costs nothing.
+Selection on its own: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``. GCR
+as this package trains it: ``gcr.GCR``. One's own data and training loop: ``gcr.from_arrays``, ``gcr.Buffer``. Any network
+that is to predict: ``gcr.recompute_bn``. Each is imported when it is first used, so that importing the package costs
+nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gcr.experiments.variants import GCR as GCR
     from gcr.memory import Buffer as Buffer
     from gcr.models import recompute_bn as recompute_bn
     from gcr.scenarios import from_arrays as from_arrays
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "GCR",
     "Buffer",
     "Coreset",
     "LastLayerGradients",
@@ -32,6 +35,7 @@ __all__ = [
 ]
 HOMES = {  # of those that are not in gcr.select
     "Buffer": "gcr.memory",
+    "GCR": "gcr.experiments.variants",
     "collect": "gcr.select.collect",
     "from_arrays": "gcr.scenarios",
     "recompute_bn": "gcr.models",
