@@ -1,9 +1,9 @@
 """gcr: continual learning with replay memory chosen by gradient coresets.
 
 Selection on its own: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``. GCR
-as this package trains it: ``gcr.GCR``. One's own data and training loop: ``gcr.from_arrays``, ``gcr.Buffer``. Any network
-that is to predict: ``gcr.recompute_bn``. Each is imported when it is first used, so that importing the package costs
-nothing.
+as this package trains it: ``gcr.GCR``. One's own data and training loop: ``gcr.from_arrays``, ``gcr.Buffer``. Any
+network that is to predict: ``gcr.recompute_bn``. Each is imported when it is first used, so that importing the package
+costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
