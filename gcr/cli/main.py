@@ -13,8 +13,9 @@ import typer
 
 import gcr
 from gcr.cli import launch
-from gcr.cli.console import check_format, err, out, print_names, print_table, warn_of_unreadable
+from gcr.cli.console import check_format, err, out, print_table, warn_of_unreadable
 from gcr.cli.data import data_app
+from gcr.cli.listing import LISTS
 from gcr.cli.options import (
     AddressOption,
     DeviceOption,
@@ -46,10 +47,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-app.add_typer(data_app)
-app.add_typer(results_app)
-app.command()(reproduce)
-app.command()(sweep)
 
 
 def run_cli(arguments: list[str] | None = None) -> int:
@@ -244,55 +241,6 @@ def run(
     return launch.train_and_show(jobs, out_folder, how, given=given, varied=list(variants[0]))
 
 
-@app.command("methods")
-def list_methods() -> None:
-    """The learning methods."""
-    from gcr.methods import METHODS
-
-    print_names("method", [(m.name, m.summary, "") for m in METHODS])
-    out.print("settings of a method: gcr settings METHOD", highlight=False)
-
-
-@app.command("selectors")
-def list_selectors() -> None:
-    """The ways to choose what memory keeps."""
-    from gcr.experiments.names import POLICIES
-
-    print_names("selector", [(s.name, s.summary, "") for s in POLICIES])
-    out.print("settings of a selector: gcr settings METHOD --selector SELECTOR", highlight=False)
-
-
-@app.command("scenarios")
-def list_scenarios() -> None:
-    """The sequences of tasks."""
-    from gcr.scenarios import entries
-
-    print_names("scenario", [(s.name, s.summary, "") for s in entries()])
-
-
-@app.command("settings")
-def list_settings(
-    method: Annotated[str, typer.Argument(help="See `gcr methods`.")] = "gcr",
-    selector: Annotated[str | None, typer.Option("--selector", help="See `gcr selectors`.")] = None,
-    scenario: Annotated[str, typer.Option("--scenario", help="Some defaults are the scenario's.")] = "seq-digits",
-    everything: Annotated[bool, typer.Option("--all", help="Those for ablations and special cases too.")] = False,
-) -> None:
-    """What `--set` takes for a method, with defaults and a line each. The part after the dot is enough.
-
-    Examples:
-
-    `gcr settings gcr`
-
-    `gcr settings er --selector grad-approx --all`
-    """
-    from gcr.experiments.listing import setting_lines
-
-    shown = setting_lines(scenario, method, selector, advanced=everything)
-    print_names("setting", shown, third="default")
-    if more := len(setting_lines(scenario, method, selector)) - len(shown):
-        out.print(f"{more} more for ablations and special cases: add --all", highlight=False)
-
-
 @app.command()
 def table(
     path: RunsArgument,
@@ -425,6 +373,13 @@ def report(
     written = write_report(runs.groups, page or home / "report.html", unreadable=runs.unreadable)
     out.print(f"report: {written}", highlight=False, soft_wrap=True)
 
+
+app.command()(reproduce)
+app.command()(sweep)
+for listed in LISTS:
+    app.command(listed)(LISTS[listed])
+app.add_typer(data_app)
+app.add_typer(results_app)
 
 if __name__ == "__main__":
     sys.exit(run_cli())

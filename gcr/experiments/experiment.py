@@ -267,7 +267,9 @@ def find_owner(key: str, owners: Owners, whose: str) -> tuple[str, str]:
         raise BadInput(f"{key} is a setting of several parts of {whose}; write {' or '.join(found)}")
     if not found:
         known = names if "." in key else {name for _, name in names.values()}
-        raise unknown(f"setting of {whose}", key, ["model", *known])
+        method, _, selector = whose.partition(" + ")
+        command = f"gcr settings {method}{f' --selector {selector}' if selector else ''} --all"
+        raise unknown(f"setting of {whose}", key, ["model", *known], listed_by=command)
     return names[found[0]]
 
 

@@ -46,7 +46,7 @@ def test_run_as_in_the_help(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     experiment = json.loads((tmp_path / "seq-digits-gcr-k50/seed-1/experiment.json").read_text())
-    assert experiment["training"]["lr"] == 0.03
+    assert experiment["optimizer"]["lr"] == 0.03
     assert experiment["method"]["alpha"] == 0.1
     assert experiment["memory"]["buffer"] == 50
     assert re.search(r"│ gcr +│ +50 │ +2 │", done.stdout)
