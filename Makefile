@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # One test process per core. make test WORKERS= runs all tests in one process.
 WORKERS := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test bench
+.PHONY: setup demo test bench docs
 
 setup: $(STAMP)
 
@@ -31,3 +31,6 @@ test: setup
 bench: setup
 	$(BIN)/python benchmarks/selection.py
 	$(BIN)/python benchmarks/step.py
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

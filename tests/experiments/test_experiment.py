@@ -188,7 +188,7 @@ def test_defaults_on_a_stream_are_what_the_papers_search_chose_there():
 
 @pytest.mark.parametrize(("method", "buffer"), [("der++", 500), ("gcr", 2000)])
 def test_offline_defaults_are_values_that_the_papers_search_chose_too(method, buffer):
-    """With S-CIFAR-10; its medians have a smaller beta, and on digits they do worse (docs/fidelity.md)."""
+    """With S-CIFAR-10; its medians have a smaller beta, and on digits they do worse (docs/methods.md)."""
     chosen = next(
         paper.chosen(*cell.place).overrides
         for cell in paper.cells("offline-accuracy")
