@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# One test process per core. make test WORKERS= runs all tests in one process.
+WORKERS := -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: setup demo test bench docs
 
@@ -24,7 +26,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not gpu and not slow"
+	$(BIN)/python -m pytest -m "not gpu and not slow" $(WORKERS)
 
 bench: setup
 	$(BIN)/python benchmarks/selection.py

@@ -46,12 +46,13 @@ def setting_names(part: type[Any]) -> list[str]:
     return [declared.name for declared in fields(part) if "help" in declared.metadata]
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
-    """The error for a name that does not exist: what exists, and the nearest one."""
+def unknown(kind: str, name: str, known: Iterable[str], listed_by: str = "") -> BadInput:
+    """The error for a name that does not exist: the nearest one, and all that exist or the command that lists them."""
     names = sorted(known)
     near = [] if name.isdigit() else difflib.get_close_matches(name, names, n=1)
     hint = f' (did you mean "{near[0]}"?)' if near else ""
-    return BadInput(f'unknown {kind} "{name}"{hint}; known: {", ".join(names)}')
+    more = f"all: {listed_by}" if listed_by else f"known: {', '.join(names)}"
+    return BadInput(f'unknown {kind} "{name}"{hint}; {more}')
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ class Line:
     test: Comparison
 
 
-def one_group(folder: Path, runs: Runs) -> Group:
+def one_group(path: Path, runs: Runs) -> Group:
     if len(runs.groups) > 1:
-        raise BadInput(f"{folder} holds {len(runs.groups)} experiments; give the folder of one, as {folder}/NAME")
+        raise BadInput(f"{path} holds {len(runs.groups)} experiments; give one of them, as {path}/NAME")
     return runs.groups[0]
 
 
@@ -53,7 +53,7 @@ def sheet(first: Group, second: Group, found: Sequence[Line]) -> Sheet:
         return [f"{VIEWS[line.view]} {METRICS[line.metric]}", *means, difference, str(test.n), p, effect]
 
     rows = [[Entry(text, bold=line.test.significant()) for text in texts(line)] for line in found]
-    names = [group.folders[0].path.parent.name for group in (first, second)]
+    names = [group.folder.name for group in (first, second)]
     return Sheet(f"{names[0]} against {names[1]}: percent, mean ± SEM over common seeds", COLUMNS, rows)
 
 

@@ -1,4 +1,4 @@
-"""The finished runs below a folder, grouped by what their seeds have in common.
+"""The finished runs of a folder or a packed file, grouped by what their seeds have in common.
 
 A result that cannot be read, or is not what a result must be, is left out and named; the others stand.
 """
@@ -15,8 +15,11 @@ from typing import Any
 
 from gcr.analysis.statistics import Spread, spread
 from gcr.experiments.experiment import Experiment
-from gcr.runs.folder import RunFolder, finished_runs
+from gcr.runs.folder import TRIALS, RunFolder, finished_runs
+from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
 from gcr.settings import BadInput, unknown
+
+StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
 
 VIEWS = {"class_il": "class-IL", "task_il": "task-IL"}
 METRICS = {
@@ -33,13 +36,18 @@ METRICS = {
 class Group:
     """The runs of one experiment over its seeds, in the order of the seeds."""
 
-    folders: list[RunFolder]
+    runs: list[StoredRun]
     experiments: list[Experiment]
     results: list[dict[str, Any]]
 
     @property
     def experiment(self) -> Experiment:
         return self.experiments[0]
+
+    @property
+    def folder(self) -> Path:
+        """That its seeds lie in; of packed runs FILE.jsonl.gz/NAME."""
+        return self.runs[0].path.parent
 
     @property
     def seeds(self) -> list[int]:
@@ -66,11 +74,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Unreadable:
+    """A run, a packed file, or a line of one."""
+
     path: Path
     why: str
+    remedy: str = "move it away or train it again"
 
     def __str__(self) -> str:
-        return f"{self.path} cannot be read ({self.why}); move it away or train it again"
+        return f"{self.path} cannot be read ({self.why}); {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -115,8 +126,7 @@ class Runs:
         """What ``auto`` means depends on the device."""
         notes = []
         for group in self.groups:
-            where = group.folders[0].path.parent
-            notes += _mixed(f"precisions in {where}", [of.get("precision", "unknown") for of in group.results])
+            notes += _mixed(f"precisions in {group.folder}", [of.get("precision", "unknown") for of in group.results])
         return notes
 
     def _evaluation_notes(self) -> list[str]:
@@ -124,9 +134,9 @@ class Runs:
         online = [group.experiment for group in self.groups if group.experiment.stream.online]
         notes = []
         for scenario in dict.fromkeys(experiment.scenario for experiment in online):
-            made = [e for e in online if e.scenario == scenario and not e.method.sees_all_tasks]
-            told = dict.fromkeys(e.label for e in made if e.method.needs_tasks)
-            if told and not all(e.method.needs_tasks for e in made):
+            made = [e for e in online if e.scenario == scenario and e.method.stages != "all at once"]
+            told = dict.fromkeys(e.label for e in made if e.method.stages == "tasks")
+            if told and not all(e.method.stages == "tasks" for e in made):
                 notes.append(
                     f"{scenario}, online: {', '.join(told)} evaluated at the ends of tasks, others after every stream; "
                     "forgetting, any-time and learning accuracy cannot be compared between the two"
@@ -149,44 +159,75 @@ def _mixed(what: str, values: Iterable[object]) -> list[str]:
     return [f"mixed {what}: {told} runs; what they computed may differ"] if len(counts) > 1 else []
 
 
-def read_runs(folder: Path) -> Runs:
-    """All finished runs below ``folder``, in groups."""
-    if not folder.is_dir():
-        raise BadInput(f"{folder} is not a folder; give the --out folder of earlier runs")
-    runs = group_runs(finished_runs(folder))
+def read_runs(path: Path) -> Runs:
+    """All finished runs at ``path``, in groups: below a folder, in a packed file, or in a part of one."""
+    runs = runs_at(path)
     if runs.unreadable and not runs.groups:
         more = len(runs.unreadable) - 1
         others = f"; nor can {more} other{'s' * (more > 1)}" if more else ""
         raise BadInput(f"{runs.unreadable[0]}{others}")
     if not runs.groups:
-        raise BadInput(f"no finished runs below {folder}; train some with: gcr run SCENARIO --out {folder}")
+        raise BadInput(f"no finished runs below {path}; train some with: gcr run SCENARIO --out {path}")
     return runs
 
 
-def group_runs(folders: Iterable[RunFolder]) -> Runs:
+def runs_at(path: Path) -> Runs:
+    """As ``read_runs``, but there may be none."""
+    if packed := split_path(path):
+        file, inner = packed
+        found, unreadable = _read_file(file)
+        if inner:
+            names = sorted({run.path.parent.relative_to(file).as_posix() for run in found})
+            found = [run for run in found if run.path.is_relative_to(path)]
+            if names and not found:
+                raise unknown(f"run in {file}", inner, names)
+    elif path.is_dir():
+        found, unreadable = [*finished_runs(path)], []
+        for file in packed_files(path):
+            if TRIALS not in file.relative_to(path).parts:
+                more, bad = _read_file(file)
+                found += more
+                unreadable += bad
+    else:
+        raise BadInput(
+            f"{path} is not a folder of runs or a packed file (*{SUFFIX}); give the --out folder of earlier runs"
+        )
+    runs = group_runs(sorted(found, key=lambda run: [part.removesuffix(SUFFIX) for part in run.path.parts]))
+    return Runs(runs.groups, [*unreadable, *runs.unreadable])
+
+
+def _read_file(file: Path) -> tuple[list[StoredRun], list[Unreadable]]:
+    try:
+        runs, bad = read_packed(file)
+    except BadFile as error:
+        return [], [Unreadable(file, error.why, error.remedy)]
+    return [*runs], [Unreadable(file / f"line-{line.number}", line.why, "get or pack it again") for line in bad]
+
+
+def group_runs(stored: Iterable[StoredRun]) -> Runs:
     """Groups in the order of scenario, method, selector and buffer."""
-    groups: dict[tuple[Path, Experiment], list[tuple[RunFolder, Experiment, dict[str, Any]]]] = {}
+    groups: dict[tuple[Path, Experiment], list[tuple[StoredRun, Experiment, dict[str, Any]]]] = {}
     unreadable = []
     known: dict[str, Experiment] = {}
-    for folder in folders:
+    for run in stored:
         try:
-            experiment, result = _read_experiment(folder, known), folder.result()
+            experiment, result = _read_experiment(run, known), run.result()
             check_result(result)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
-            unreadable.append(Unreadable(folder.path, why))
+            unreadable.append(Unreadable(run.path, why))
             continue
-        alike = (folder.path.parent, replace(experiment, seed=0))
-        groups.setdefault(alike, []).append((folder, experiment, result))
+        alike = (run.path.parent, replace(experiment, seed=0))
+        groups.setdefault(alike, []).append((run, experiment, result))
     for rows in groups.values():
         rows.sort(key=lambda row: row[1].seed)
     found = [Group(*(list(column) for column in zip(*rows, strict=True))) for rows in groups.values()]
     return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable)
 
 
-def _read_experiment(folder: RunFolder, known: dict[str, Experiment]) -> Experiment:
-    """That of a run. Seeds of one experiment are told apart without making and checking all of it again."""
-    values = json.loads((folder.path / "experiment.json").read_text())
+def _read_experiment(run: StoredRun, known: dict[str, Experiment]) -> Experiment:
+    """That of a run. Experiments that differ in their seed alone are checked once."""
+    values = run.experiment_values()
     if not isinstance(values, dict) or "seed" not in values:
         return Experiment.from_dict(values)  # which refuses it
     rest = json.dumps({key: value for key, value in values.items() if key != "seed"})

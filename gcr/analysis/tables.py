@@ -101,7 +101,7 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
     keys = {key for settings in described for key in settings}
     varying = {key for key in keys if len({str(settings.get(key)) for settings in described}) > 1}
     told = [_words(group, settings, varying, always) for group, settings in zip(groups, described, strict=True)]
-    folders = _told_apart([group.folders[0].path.parent.parts for group in groups])
+    folders = _told_apart([group.folder.parts for group in groups])
     return [
         ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words
         for words, folder in zip(told, folders, strict=True)

@@ -13,8 +13,9 @@ import typer
 
 import gcr
 from gcr.cli import launch
-from gcr.cli.console import check_format, err, out, print_names, print_table, warn_of_unreadable
+from gcr.cli.console import check_format, err, out, print_table, warn_of_unreadable
 from gcr.cli.data import data_app
+from gcr.cli.listing import LISTS
 from gcr.cli.options import (
     AddressOption,
     DeviceOption,
@@ -22,16 +23,19 @@ from gcr.cli.options import (
     FormatOption,
     GpusOption,
     MetricsOption,
+    NoModelOption,
     OutOption,
     PackOption,
     PrecisionOption,
     ProcessesOption,
+    RunsArgument,
     ThreadsOption,
     TrackOption,
     VariantOption,
 )
 from gcr.cli.parse import read_buffers, read_pack, read_seeds, read_settings, read_variants, read_words
 from gcr.cli.reproduce import reproduce, sweep
+from gcr.cli.results import results_app
 from gcr.settings import BadInput, unknown
 
 app = typer.Typer(
@@ -43,9 +47,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-app.add_typer(data_app)
-app.command()(reproduce)
-app.command()(sweep)
 
 
 def run_cli(arguments: list[str] | None = None) -> int:
@@ -160,6 +161,7 @@ def run(
     address: AddressOption = None,
     gpus: GpusOption = 1.0,
     track: TrackOption = "",
+    no_model: NoModelOption = False,
 ) -> int:
     """Train a method on a scenario, once per seed. Finished runs are kept, unfinished ones continued.
 
@@ -232,64 +234,16 @@ def run(
         address,
         gpus,
         track,
+        model=not no_model,
     )
     shown = {key: key.split(".")[-1] if key in named else key for key in overrides}  # as they were typed
     given = {shown[key]: value for key, value in overrides.items() if shown[key] not in ("buffer", "setting")}
     return launch.train_and_show(jobs, out_folder, how, given=given, varied=list(variants[0]))
 
 
-@app.command("methods")
-def list_methods() -> None:
-    """The learning methods."""
-    from gcr.methods import METHODS
-
-    print_names("method", [(m.name, m.summary, "") for m in METHODS])
-    out.print("settings of a method: gcr settings METHOD", highlight=False)
-
-
-@app.command("selectors")
-def list_selectors() -> None:
-    """The ways to choose what memory keeps."""
-    from gcr.experiments.names import POLICIES
-
-    print_names("selector", [(s.name, s.summary, "") for s in POLICIES])
-    out.print("settings of a selector: gcr settings METHOD --selector SELECTOR", highlight=False)
-
-
-@app.command("scenarios")
-def list_scenarios() -> None:
-    """The sequences of tasks."""
-    from gcr.scenarios import entries
-
-    print_names("scenario", [(s.name, s.summary, "") for s in entries()])
-
-
-@app.command("settings")
-def list_settings(
-    method: Annotated[str, typer.Argument(help="See `gcr methods`.")] = "gcr",
-    selector: Annotated[str | None, typer.Option("--selector", help="See `gcr selectors`.")] = None,
-    scenario: Annotated[str, typer.Option("--scenario", help="Some defaults are the scenario's.")] = "seq-digits",
-    everything: Annotated[bool, typer.Option("--all", help="Those for ablations and special cases too.")] = False,
-) -> None:
-    """What `--set` takes for a method, with defaults and a line each. The part after the dot is enough.
-
-    Examples:
-
-    `gcr settings gcr`
-
-    `gcr settings er --selector grad-approx --all`
-    """
-    from gcr.experiments.listing import setting_lines
-
-    shown = setting_lines(scenario, method, selector, advanced=everything)
-    print_names("setting", shown, third="default")
-    if more := len(setting_lines(scenario, method, selector)) - len(shown):
-        out.print(f"{more} more for ablations and special cases: add --all", highlight=False)
-
-
 @app.command()
 def table(
-    folder: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
+    path: RunsArgument,
     scenario: Annotated[str | None, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = None,
     method: Annotated[str | None, typer.Option("--method", "-m", help="Only these, as er,gcr.")] = None,
     buffer: Annotated[str | None, typer.Option("--buffer", "-k", help="Only these buffer sizes, as 200,500.")] = None,
@@ -318,7 +272,7 @@ def table(
     asked = asked_table(Request(paper, *only)) if paper is not None else None
     if asked is not None and tuple(names) != tables.SHOWN:
         raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
-    runs = read_runs(folder)
+    runs = read_runs(path)
     warn_of_unreadable(runs)
     if asked is None:
         runs = runs.only(*only)
@@ -346,14 +300,20 @@ def _metrics(text: str) -> list[str]:
 
 @app.command()
 def compare(
-    first: Annotated[Path, typer.Argument(help="Folder of one experiment, with its seeds.")],
-    second: Annotated[Path, typer.Argument(help="Folder of the other.")],
+    first: Annotated[
+        Path, typer.Argument(help="Folder of one experiment, with its seeds; of a packed one FILE.jsonl.gz/NAME.")
+    ],
+    second: Annotated[Path, typer.Argument(help="The other.")],
     metrics: MetricsOption = "accuracy,forgetting,anytime,learning",
     form: FormatOption = "terminal",
 ) -> None:
     """Two experiments on equal seeds: means, the difference, and a paired test.
 
-    Example: `gcr compare runs/seq-digits-gcr-k100 runs/seq-digits-er-k100`
+    Examples:
+
+    `gcr compare runs/seq-digits-gcr-k100 runs/seq-digits-er-k100`
+
+    `gcr compare results/demo.jsonl.gz/seq-digits-gcr-k100 results/demo.jsonl.gz/seq-digits-er-k100`
     """
     from gcr.analysis import compare as comparison
     from gcr.analysis.load import read_runs
@@ -371,9 +331,9 @@ def compare(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder of runs.")],
+    path: RunsArgument,
     page: Annotated[
-        Path | None, typer.Option("--page", help="File to write; report.html in the folder if not given.")
+        Path | None, typer.Option("--page", help="File to write; report.html in the folder, or next to a packed file.")
     ] = None,
     live: Annotated[
         bool, typer.Option("--serve", help="Show it live in a browser on this machine, until Ctrl-C, as runs go on.")
@@ -393,6 +353,7 @@ def report(
     """
     from gcr.analysis.load import read_runs
     from gcr.report import serve, write_report
+    from gcr.runs.packed import split_path
 
     if live and page is not None:
         raise BadInput("--page and --serve exclude each other; a live page is not written to a file")
@@ -400,16 +361,25 @@ def report(
         raise BadInput("--port is for --serve; give both, or neither to write a file")
     if live:
         serve(
-            folder,
+            path,
             8642 if port is None else port,
             lambda url: out.print(f"report: {url} (Ctrl-C ends it)", highlight=False, soft_wrap=True),
         )
         return
-    runs = read_runs(folder)
+    runs = read_runs(path)
     warn_of_unreadable(runs)
-    written = write_report(runs.groups, page or folder / "report.html", unreadable=runs.unreadable)
+    packed = split_path(path)
+    home = packed[0].parent if packed else path
+    written = write_report(runs.groups, page or home / "report.html", unreadable=runs.unreadable)
     out.print(f"report: {written}", highlight=False, soft_wrap=True)
 
+
+app.command()(reproduce)
+app.command()(sweep)
+for listed in LISTS:
+    app.command(listed)(LISTS[listed])
+app.add_typer(data_app)
+app.add_typer(results_app)
 
 if __name__ == "__main__":
     sys.exit(run_cli())

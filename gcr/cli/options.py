@@ -7,6 +7,13 @@ from typing import Annotated
 
 import typer
 
+RunsArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of finished runs, a packed file (FILE.jsonl.gz) or one experiment in it (FILE.jsonl.gz/NAME).",
+        metavar="PATH",
+    ),
+]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for run folders.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")]
 PackOption = Annotated[str, typer.Option("--pack", help="Runs at a time on a GPU; auto: as many as pay.")]
@@ -31,6 +38,9 @@ TrackOption = Annotated[
 VariantOption = Annotated[
     str | None,
     typer.Option("--variant", help="Of GCR: paper (its text) or released (its code); if not given, our default."),
+]
+NoModelOption = Annotated[
+    bool, typer.Option("--no-model", help="Keep no network (model.safetensors) of finished runs.")
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="terminal, markdown, csv or latex.")]
 MetricsOption = Annotated[

@@ -14,6 +14,7 @@ from gcr.cli.options import (
     EngineOption,
     FormatOption,
     GpusOption,
+    NoModelOption,
     OutOption,
     PackOption,
     PrecisionOption,
@@ -65,6 +66,7 @@ def reproduce(
     address: AddressOption = None,
     gpus: GpusOption = 1.0,
     track: TrackOption = "",
+    no_model: NoModelOption = False,
 ) -> int:
     """A table of the paper from nothing: its runs, paired tests, the table beside the paper's, and a page.
 
@@ -109,6 +111,7 @@ def reproduce(
         address=address,
         gpus=gpus,
         track=track,
+        model=not no_model,
     )
     if dry_run:
         listing.dry_run(plan, how, probe)
@@ -145,6 +148,7 @@ def sweep(
     address: AddressOption = None,
     gpus: GpusOption = 1.0,
     track: TrackOption = "",
+    no_model: NoModelOption = False,
 ) -> int:
     """Search a grid on 10% of the training images, then train the winner on all of them.
 
@@ -174,5 +178,6 @@ def sweep(
         address=address,
         gpus=gpus,
         track=track,
+        model=not no_model,
     )
     return reproducing.sweep(search, VIEWS if metric == "both" else (metric,), finals, out_folder, how)

@@ -35,7 +35,7 @@ def reproduce(plan: Plan, how: Execution, form: str = "terminal") -> int:
         err.print(note, style="yellow", highlight=False, soft_wrap=True)
     _make(plan.out)
     if trials:
-        signal = _train(trials, plan.out, how, "trials")
+        signal = _train(trials, plan.out, replace(how, model=False), "trials")
         if signal:
             return _stopped(signal, len(unfinished(trials)), "trials")
         plan = plan.with_choices(complain=_complain)
@@ -59,7 +59,7 @@ def sweep(search: Search, views: Sequence[str], final_seeds: Sequence[int], fold
     trials = search.trials(folder)
     check_ready([job.experiment for job in trials], how, set())
     _make(folder)
-    if signal := _train(trials, folder, how, "trials"):
+    if signal := _train(trials, folder, replace(how, model=False), "trials"):
         return _stopped(signal, len(unfinished(trials)), "trials")
     choice = choose(search, folder)
     if choice is None:

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from gcr import models, scenarios
+from gcr.experiments.defaults import FOLLOWS_LR, ONLINE, OPTIMIZER
 from gcr.experiments.migrate import migrated
 from gcr.experiments.names import POLICIES, class_of, flat, from_mapping, short_names, to_mapping
 from gcr.experiments.optimizers import OptimizerSpec
@@ -66,12 +67,12 @@ class Experiment:
                 f"stream must be >= batch, which is {training.batch}, got {stream.stream}; use a longer --stream or a "
                 "smaller batch"
             )
-        if stream.online and training.epochs > 1 and not method.sees_all_tasks:
+        if stream.online and training.epochs > 1 and method.stages != "all at once":
             raise BadInput(
                 f"epochs must be 1 in the online setting, got {training.epochs}; a stream passes once "
                 "(repeats sets the steps on every batch)"
             )
-        if method.needs_tasks and self.memory is not None and self.memory.every:
+        if method.stages == "tasks" and self.memory is not None and self.memory.every:
             raise BadInput(f"{method.name} must know where tasks end; leave out every")
 
     def make_net(self, scenario: Scenario) -> nn.Module:
@@ -198,13 +199,13 @@ def compose(
     online = values["stream"].get("setting") == "online"
     if "stream" in values["stream"] and not online:
         raise BadInput("stream is the length of streams in the online setting; add --setting online, or leave it out")
-    streamed = online and not method_class.sees_all_tasks
-    usual = {
+    streamed = online and method_class.stages != "all at once"
+    usual: dict[str, dict[str, Any]] = {
         "stream": {"stream": about.stream} if online else {},
-        "method": dict(method_class.on_streams) if streamed else {},
+        "method": dict(ONLINE.get(method, {})) if streamed else {},
         "memory": {"buffer": about.buffer},
         "selector": {},
-        "optimizer": {"lr": about.stream_lr if streamed else about.lr, **method_class.optimizer_defaults},
+        "optimizer": {"lr": about.stream_lr if streamed else about.lr, **OPTIMIZER.get(method, {})},
         "training": {"epochs": 1, "batch": about.stream_batch} if streamed else {"epochs": about.epochs},
     }
     training = Training(**usual["training"] | values["training"])
@@ -215,8 +216,8 @@ def compose(
             owner, name = key.split(".")
             usual[owner][name] = value
     optimizer = OptimizerSpec(**usual["optimizer"] | values["optimizer"])
-    if method_class.follows_lr:
-        usual["method"][method_class.follows_lr] = optimizer.lr
+    if method in FOLLOWS_LR:
+        usual["method"][FOLLOWS_LR[method]] = optimizer.lr
     memory = None
     if "selector" in owners:
         chosen = policy_class(**usual["selector"] | values["selector"])
@@ -266,7 +267,9 @@ def find_owner(key: str, owners: Owners, whose: str) -> tuple[str, str]:
         raise BadInput(f"{key} is a setting of several parts of {whose}; write {' or '.join(found)}")
     if not found:
         known = names if "." in key else {name for _, name in names.values()}
-        raise unknown(f"setting of {whose}", key, ["model", *known])
+        method, _, selector = whose.partition(" + ")
+        command = f"gcr settings {method}{f' --selector {selector}' if selector else ''} --all"
+        raise unknown(f"setting of {whose}", key, ["model", *known], listed_by=command)
     return names[found[0]]
 
 
@@ -298,4 +301,4 @@ def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dic
 
 def _knows_tasks(method: Method | type[Method]) -> bool:
     """Whether its streams are whole tasks, however long streams are."""
-    return method.needs_tasks or method.sees_all_tasks
+    return method.stages != "streams"

@@ -56,4 +56,5 @@ def short_names(settings: Mapping[str, Any]) -> dict[str, str]:
     {'method.batch': 'method.batch', 'training.batch': 'training.batch', 'optimizer.lr': 'lr'}
     """
     owners = Counter(plain(key) for key in settings)
-    return {key: plain(key) if owners[plain(key)] == 1 and plain(key) != "name" else key for key in settings}
+    short = {key: plain(key) if owners[plain(key)] == 1 and plain(key) != "name" else key for key in settings}
+    return {key: "optimizer" if key == "optimizer.name" else name for key, name in short.items()}

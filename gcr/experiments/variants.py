@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from gcr.experiments.defaults import ONLINE
 from gcr.memory import Policy
 from gcr.methods import Gcr
 from gcr.select import GradApprox
@@ -64,7 +65,7 @@ class GCR:
     ) -> None:
         owners = {"method": Gcr, "memory": Policy, "selector": GradApprox}
         values: dict[str, dict[str, Any]] = {owner: {} for owner in owners}
-        values["method"] |= Gcr.on_streams if online else {}
+        values["method"] |= ONLINE["gcr"] if online else {}
         for key, value in settings_of_variant(variant or default_variant("gcr", online), online or epochs == 1).items():
             owner, name = key.split(".")
             values[owner][name] = value

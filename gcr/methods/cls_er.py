@@ -82,6 +82,9 @@ class ClsEr(Method):
             torch._foreach_mul_(averaged, 1 - share)
             torch._foreach_add_(averaged, torch._foreach_mul(list(net.parameters()), share))
 
+    def predictor_state(self, extras: Extras) -> Extras:
+        return {name: tensor for name, tensor in extras.items() if name.startswith("stable.")}
+
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
         return _logits("stable", net, images, extras)
 

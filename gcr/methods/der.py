@@ -7,7 +7,6 @@ DER++.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -47,7 +46,6 @@ class Der(Method):
 class DerPlusPlus(Der):
     name: ClassVar[str] = "der++"
     summary: ClassVar[str] = "DER and cross-entropy on a second draw of remembered examples"
-    on_streams: ClassVar[Mapping[str, float | str]] = {"alpha": 0.5, "beta": 2.0}  # the paper's medians
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(1.0, "weight of the label term", low=0.0, remedy="0 leaves it out")

@@ -10,7 +10,6 @@ distillation and label terms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,8 +37,6 @@ class Gcr(Method):
         "gradient coreset replay: weighted DER++ with supervised contrast, buffer chosen by GradApprox"
     )
     default_selector: ClassVar[str] = "grad-approx"
-    # the paper's medians, and the contrast that does better there (docs/reproduce.md)
-    on_streams: ClassVar[Mapping[str, float | str]] = {"alpha": 1.0, "beta": 3.0, "gamma": 1.0, "contrast": "features"}
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(1.0, "weight of the label term", low=0.0, remedy="0 leaves it out")

@@ -94,6 +94,9 @@ class Gdumb(Method):
                 optimizer.step()
         optimizer.zero_grad()
 
+    def predictor_state(self, extras: Extras) -> Extras:
+        return {}
+
     def mixed_loss(
         self, net: Network, images: Tensor, labels: Tensor, weights: Tensor, stream: np.random.Generator
     ) -> Tensor:

@@ -31,7 +31,7 @@ class Gem(Method):
     name: ClassVar[str] = "gem"
     summary: ClassVar[str] = "gradient episodic memory: no step that raises the loss on what a past task left in memory"
     default_selector: ClassVar[str] = "class-balanced"
-    needs_tasks: ClassVar[bool] = True
+    stages = "tasks"
     unused: ClassVar[frozenset[str]] = frozenset({"replay_batch", "sampling", "kept_weights"})
 
     margin: float = setting(0.5, "least weight of every past task's gradient in a projected step", low=0.0)

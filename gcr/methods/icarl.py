@@ -13,7 +13,6 @@ count by their weights in both places.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -40,9 +39,7 @@ class Icarl(Method):
     name: ClassVar[str] = "icarl"
     summary: ClassVar[str] = "distils the network of the task before, predicts by the nearest mean of exemplars"
     default_selector: ClassVar[str] = "herding"
-    needs_tasks: ClassVar[bool] = True
-
-    optimizer_defaults: ClassVar[Mapping[str, float | str]] = {"weight_decay": 1e-5}
+    stages = "tasks"
 
     over_classes: str = setting(
         "sum",
@@ -118,6 +115,9 @@ class Icarl(Method):
 
     def predicts_unseen(self) -> bool:
         return False
+
+    def predictor_state(self, extras: Extras) -> Extras:
+        return {name: extras[name] for name in ("means", "has_mean")}
 
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
         """Minus the distance to every class's mean; -inf where a class has no exemplar."""

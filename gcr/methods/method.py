@@ -8,7 +8,7 @@ more: each such need is one function below that does nothing unless a method has
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
@@ -58,12 +58,8 @@ class Loss(NamedTuple):
 @dataclass(frozen=True)
 class Method(Settings):
     default_selector: ClassVar[str] = "reservoir"  # or the name of a selector
-    sees_all_tasks: ClassVar[bool] = False  # trains once on the data of all tasks together
-    needs_tasks: ClassVar[bool] = False  # must be told where a task ends, even in a stream
+    stages: ClassVar[Literal["streams", "tasks", "all at once"]] = "streams"  # online; offline a stage is a task
     unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory that it ignores; "optimizer": all of its
-    follows_lr: ClassVar[str] = ""  # a setting of its own that is the learning rate if not given
-    optimizer_defaults: ClassVar[Mapping[str, float | str]] = {}  # settings of the optimizer that differ for it
-    on_streams: ClassVar[Mapping[str, float | str]] = {}  # settings of its own that have other defaults online
 
     @property
     def replays(self) -> tuple[Replay, ...]:
@@ -123,6 +119,10 @@ class Method(Settings):
     def predicts_unseen(self) -> bool:
         """Whether it predicts classes that it has not met, if only by chance."""
         return True
+
+    def predictor_state(self, extras: Extras) -> Extras:
+        """Those of its tensors that ``predict`` reads; a finished run keeps them with its network."""
+        return extras
 
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
         """Scores of the classes for normalised images, in evaluation mode: [b, classes]."""

@@ -28,7 +28,6 @@ class Mir(Method):
     name: ClassVar[str] = "mir"
     summary: ClassVar[str] = "maximally interfered retrieval: replay what the coming step would hurt most"
     unused: ClassVar[frozenset[str]] = frozenset({"sampling"})
-    follows_lr: ClassVar[str] = "virtual_lr"
 
     search: int = setting(5, "examples drawn from memory for every one retrieved, replay_batch of them", low=1)
     criterion: str = setting(

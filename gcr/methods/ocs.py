@@ -37,7 +37,7 @@ class Ocs(Method):
     name: ClassVar[str] = "ocs"
     summary: ClassVar[str] = "online coreset selection: trains on the best part of every batch, and keeps it"
     default_selector: ClassVar[str] = "ocs"
-    needs_tasks: ClassVar[bool] = True
+    stages = "tasks"
 
     # The authors' released settings for Split CIFAR-100: 10 examples out of every 20.
     keep: float = setting(0.5, "share of a new batch that is trained on and offered to memory", low=0.01, high=1.0)

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from gcr import scenarios
+from gcr.analysis.load import StoredRun
 from gcr.experiments.experiment import Experiment
 from gcr.report.cells import MISSING, Cell, Row, Shown, Table, number_cell
 from gcr.runs.folder import RunFolder
@@ -81,19 +82,19 @@ class Gallery:
 
 def galleries(shown: Sequence[Shown]) -> dict[int, Gallery]:
     """By facet: what is known of each group's buffer, from its first seed that has one."""
-    sources = {one.facet: number for one in shown if (number := _first_with_memory(one.group.folders)) is not None}
+    sources = {one.facet: number for one in shown if (number := _first_with_memory(one.group.runs)) is not None}
     left = PICTURE_BYTES
     share = PICTURE_BYTES // max(len(sources), 1)
     found = {}
     for one in shown:
         number = sources.get(one.facet, 0)
-        folder, result = one.group.folders[number], one.group.results[number]
+        run, result = one.group.runs[number], one.group.results[number]
         contents, notes = None, []
         if one.facet in sources and left <= 0:
             notes.append("Its pictures are left out, to keep the page small")
         elif one.facet in sources:
             try:
-                contents = read_contents(folder, one.group.experiment.scenario, share)
+                contents = read_contents(run.path, one.group.experiment.scenario, share)
                 left -= contents.n_bytes
             except (BadInput, OSError, KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
                 notes.append(f"Its memory cannot be shown: {error}")
@@ -116,10 +117,10 @@ def _replaces_weights(experiment: Experiment) -> bool:
     return settings.get("selector.atoms") == "weighted" and settings.get("selector.weights") == "fitted"
 
 
-def read_contents(folder: RunFolder, scenario: str, n_bytes: int) -> Contents:
+def read_contents(folder: Path, scenario: str, n_bytes: int) -> Contents:
     names = scenarios.entry(scenario).class_names
-    changed = (folder.path / "memory.safetensors").stat().st_mtime_ns
-    return _contents(folder.path, changed, tuple(names), n_bytes)
+    changed = (folder / "memory.safetensors").stat().st_mtime_ns
+    return _contents(folder, changed, tuple(names), n_bytes)
 
 
 @lru_cache(maxsize=256)  # a live page is made again and again
@@ -193,8 +194,8 @@ def _remarks(result: dict[str, Any]) -> list[str]:
     return remarks
 
 
-def _first_with_memory(folders: Sequence[RunFolder]) -> int | None:
-    return next((n for n, folder in enumerate(folders) if (folder.path / "memory.safetensors").exists()), None)
+def _first_with_memory(runs: Sequence[StoredRun]) -> int | None:
+    return next((n for n, run in enumerate(runs) if (run.path / "memory.safetensors").exists()), None)
 
 
 def _class_name(names: Sequence[str], label: int) -> str:

@@ -19,10 +19,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from gcr.analysis.load import group_runs
+from gcr.analysis.load import runs_at
 from gcr.report.build import TITLE, render
 from gcr.report.unfinished import count_finished_trials, unfinished_runs
-from gcr.runs.folder import FAILURE, RunFolder, finished_runs
+from gcr.runs.folder import FAILURE, RunFolder
+from gcr.runs.packed import SUFFIX
 from gcr.settings import BadInput
 
 ADDRESS = "127.0.0.1"
@@ -35,7 +36,7 @@ class LivePage:
 
     def __init__(self, folder: Path, title: str = TITLE) -> None:
         if not folder.is_dir():
-            raise BadInput(f"{folder} is not a folder; give the --out folder of runs")
+            raise BadInput(f"{folder} is not a folder; --serve needs the --out folder of runs")
         self.folder, self.title = folder, title
         self._lock = threading.Lock()
         self._version, self._looked = "", float("-inf")
@@ -49,7 +50,7 @@ class LivePage:
         with self._lock:
             version = self._look()
             if version != self._page_version:
-                runs = group_runs(finished_runs(self.folder))
+                runs = runs_at(self.folder)
                 unfinished = list(unfinished_runs(self.folder))
                 n_trials = count_finished_trials(self.folder)
                 self._page = render(runs.groups, self.title, runs.unreadable, unfinished, version, n_trials).encode()
@@ -69,7 +70,7 @@ def version_of(folder: Path) -> str:
     seen = hashlib.sha256()
     for place, folders, files in os.walk(folder):
         folders.sort()
-        for name in sorted(WATCHED.intersection(files)):
+        for name in sorted(name for name in files if name in WATCHED or name.endswith(SUFFIX)):
             try:
                 about = os.stat(os.path.join(place, name))
             except OSError:  # gone since

@@ -1,4 +1,4 @@
-"""The folder of one run: ``<out>/<name>/seed-<n>/``, with its experiment, metrics, result and final memory.
+"""The folder of one run: ``<out>/<name>/seed-<n>/``, with its experiment, metrics, result, memory and network.
 
 Files are written to a temporary name and renamed, so that what is there is whole. ``result.json`` comes last: a
 folder with it is a finished run. While the run goes on, its last two checkpoints are there too.
@@ -19,6 +19,7 @@ from torch import Tensor
 from gcr import scenarios
 from gcr.experiments.differences import differences
 from gcr.experiments.experiment import Experiment
+from gcr.runs.model_file import MODEL_FILE, SavedModel
 from gcr.settings import BadInput
 from gcr.training import Epoch
 from gcr.training.checkpoint import KEPT
@@ -151,8 +152,9 @@ class RunFolder:
     def begin(self, experiment: Experiment, fresh: bool = False) -> None:
         """Make the folder ready. ``fresh`` drops the checkpoints that an unfinished run left."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for left in self.path.glob(".*.json*.*"):  # of a process that was killed while it wrote
-            left.unlink(missing_ok=True)
+        for kind in (".*.json*.*", ".*.safetensors.*"):  # of a process that was killed while it wrote
+            for left in self.path.glob(kind):
+                left.unlink(missing_ok=True)
         if fresh:
             self._drop_checkpoints()
         write_whole(self.path / "experiment.json", (experiment.to_json() + "\n").encode())
@@ -168,11 +170,15 @@ class RunFolder:
         with open(self.path / "metrics.jsonl", "a") as file:
             file.write(json.dumps(asdict(epoch)) + "\n")
 
-    def finish(self, result: dict[str, Any], memory: dict[str, Tensor] | None) -> None:
+    def finish(self, result: dict[str, Any], memory: dict[str, Tensor] | None, model: SavedModel | None = None) -> None:
         if memory is not None:
             from safetensors.torch import save
 
             write_whole(self.path / "memory.safetensors", save(memory))
+        if model is not None:
+            write_whole(self.path / MODEL_FILE, model.to_bytes())
+        else:
+            (self.path / MODEL_FILE).unlink(missing_ok=True)  # of a process that was killed after it wrote it
         write_whole(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
         self._drop_checkpoints()
 
@@ -183,7 +189,7 @@ class RunFolder:
     def contents(self, finished: bool) -> dict[str, bytes]:
         """What another machine needs of the folder, in the order in which ``receive`` has to write it: the metrics,
         then the result of a finished run, or else the newest checkpoint."""
-        last = ["memory.safetensors", "result.json"]
+        last = ["memory.safetensors", MODEL_FILE, "result.json"]
         if not finished:
             last = sorted(path.name for path in self.path.glob("checkpoint-*.safetensors"))[-1:]
         # Read backwards: metrics may say more than the checkpoint beside them, never less.
@@ -200,6 +206,15 @@ class RunFolder:
             self._drop_checkpoints()
         for old in sorted(self.path.glob("checkpoint-*.safetensors"), reverse=True)[KEPT:]:
             old.unlink(missing_ok=True)
+
+    def experiment_values(self) -> Any:
+        """experiment.json as it was written."""
+        return json.loads((self.path / "experiment.json").read_text())
+
+    def metrics(self) -> list[Any]:
+        """The lines of metrics.jsonl; empty without it."""
+        file = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def experiment(self) -> Experiment:
         return Experiment.from_json((self.path / "experiment.json").read_text())

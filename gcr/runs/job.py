@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -16,6 +16,7 @@ import gcr
 from gcr import scenarios
 from gcr.experiments.experiment import Experiment
 from gcr.runs.folder import Busy, RunFolder
+from gcr.runs.model_file import SavedModel
 from gcr.runs.provenance import source
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
@@ -45,6 +46,7 @@ class Execution:
     address: str | None = None  # of a Ray cluster, as HOST:PORT; None: one of our own on this machine
     gpus: float = 1.0  # share of a GPU that Ray gives to each pack
     track: str = ""  # where to report besides the run folder: tensorboard, mlflow, or both with a comma
+    model: bool = True  # whether a finished run keeps its network, as model.safetensors
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def _train(
             listen(Event(number, remark=remark))
         yield from run.advance()
         result = _result(run, job, how) | {"source": computed_by}
-        folder.finish(result, _kept(run))
+        folder.finish(result, _kept(run), _model(run, experiment) if how.model else None)
         return result
 
 
@@ -192,6 +194,20 @@ def _peak_bytes(device: str) -> int:
     import resource  # Unix only
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _model(run: Run, experiment: Experiment) -> SavedModel:
+    """The network as it was evaluated last, and what turns images into its classes."""
+    scenario, state = run.scenario, run.state
+    about = {
+        "model": experiment.model,
+        "scenario": experiment.scenario,
+        "class_names": scenario.class_names,
+        "image_shape": scenario.image_shape,
+        "pixels": str(scenario.train.pixels.dtype).removeprefix("torch."),
+        "views": asdict(scenario.views),
+    }
+    return SavedModel(about, state.net.state_dict(), run.method.predictor_state(state.extras))
 
 
 def _kept(run: Run) -> dict[str, torch.Tensor] | None:

@@ -4,25 +4,23 @@ import json
 import os
 import pty
 import re
-import resource
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from pathlib import Path
 
 import pytest
+from conftest import HANG_SECONDS, ROOT
+from made_runs import experiment_of, put_run, square
 
 from gcr.cli.main import run_cli
 
-ROOT = Path(__file__).parents[2]
 QUICK = ["--epochs", "1", "--model", "mlp"]
 
 
-def gcr(*arguments, cwd=ROOT, timeout=120):
+def gcr(*arguments):
     command = [sys.executable, "-m", "gcr", *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
 
 
 def here(*arguments):
@@ -41,74 +39,6 @@ def refused(done, *parts):
         assert part in done.stderr
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    out = tmp_path_factory.mktemp("demo")
-    started = processor_seconds()
-    done = gcr("demo", "--out", out / "runs", timeout=300)
-    assert done.returncode == 0, done.stderr
-    return out / "runs", done.stdout, processor_seconds() - started
-
-
-def processor_seconds():
-    """Of all processes that were started from here and have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def accuracies(folder, method):
-    results = sorted(folder.glob(f"seq-digits-{method}*/seed-*/result.json"))
-    assert len(results) == 3
-    return [json.loads(file.read_text())["class_il"]["accuracy"] for file in results]
-
-
-def mean(values):
-    return sum(values) / len(values)
-
-
-def test_demo_prints_table_and_report(demo):
-    folder, printed, _ = demo
-    for method in ("finetune", "er", "der++", "gcr", "joint"):
-        assert re.search(rf"│ {re.escape(method)} +│", printed)
-    assert str(folder / "report.html") in printed
-    assert (folder / "report.html").exists()
-
-
-def test_demo_takes_about_a_minute(demo):
-    """Of two cores, by processor time, so that it does not matter what else they do: 110 seconds at 2.5 GHz."""
-    assert demo[2] <= 180
-
-
-def test_demo_shows_what_replay_is_for(demo):
-    """GCR and DER++ at least 30 points above finetune, and not above joint beyond noise."""
-    folder = demo[0]
-    finetune, joint = accuracies(folder, "finetune"), accuracies(folder, "joint")
-    for method in ("derpp", "gcr"):
-        ours = accuracies(folder, method)
-        assert mean(ours) >= mean(finetune) + 30
-        assert mean(ours) <= mean(joint) + 2
-
-
-def test_demo_again_keeps_what_is_there(demo):
-    before = (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes()
-    done = gcr("demo", "--out", demo[0])
-    assert done.returncode == 0
-    assert "15 of 15 runs were there already" in done.stderr
-    assert (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes() == before
-
-
-def test_table_of_the_demo(demo):
-    done = here("table", demo[0])
-    assert done.returncode == 0
-    assert f"{mean(accuracies(demo[0], 'gcr')):.2f} ±" in done.stdout
-
-
-def test_report_of_the_demo(demo, tmp_path):
-    done = here("report", demo[0], "--page", tmp_path / "page.html")
-    assert done.returncode == 0
-    assert (tmp_path / "page.html").stat().st_size > 10_000
-
-
 def test_run_as_in_the_help(tmp_path):
     done = gcr(
         *("run", "seq-digits", "--method", "gcr", "--buffer", "50", "--epochs", "1", "--seeds", "0,1"),
@@ -116,7 +46,7 @@ def test_run_as_in_the_help(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     experiment = json.loads((tmp_path / "seq-digits-gcr-k50/seed-1/experiment.json").read_text())
-    assert experiment["training"]["lr"] == 0.03
+    assert experiment["optimizer"]["lr"] == 0.03
     assert experiment["method"]["alpha"] == 0.1
     assert experiment["memory"]["buffer"] == 50
     assert re.search(r"│ gcr +│ +50 │ +2 │", done.stdout)
@@ -313,32 +243,35 @@ def test_a_broken_result_beside_it_does_not_spoil_a_run(tmp_path):
     assert "│ er " in done.stdout
 
 
-def test_a_page_that_cannot_be_written(demo, tmp_path):
-    refused(here("report", demo[0], "--page", tmp_path), "cannot write")
-
-
 def test_no_arguments_show_the_help():
     done = gcr()
     assert "Usage" in done.stdout + done.stderr
     assert "error:" not in done.stderr
 
 
-def test_table_in_other_formats():
-    demo = ROOT / "results/demo"
-    assert "| er | 100 | 3 | 89.98 ± 0.24 |" in here("table", demo, "--format", "markdown").stdout
-    assert r"er & 100 & 3 & 89.98 $\pm$ 0.24 &" in here("table", demo, "--format", "latex").stdout
-    lines = here("table", demo, "--format", "csv", "--metrics", "accuracy").stdout.splitlines()
-    assert len(lines) == 1 + 5 * 2
+@pytest.fixture
+def made(tmp_path):
+    """ER with three seeds, GCR with one."""
+    for seed, value in enumerate((89.0, 90.0, 91.0)):
+        put_run(tmp_path, experiment_of("er", seed=seed, buffer=100), square(value))
+    put_run(tmp_path, experiment_of("gcr", buffer=100), square(95.0))
+    return tmp_path
+
+
+def test_table_in_other_formats(made):
+    assert "| er | 100 | 3 | 90.00 ± 0.58 |" in here("table", made, "--format", "markdown").stdout
+    assert r"er & 100 & 3 & 90.00 $\pm$ 0.58 &" in here("table", made, "--format", "latex").stdout
+    lines = here("table", made, "--format", "csv", "--metrics", "accuracy").stdout.splitlines()
+    assert len(lines) == 1 + 2 * 2
     assert lines[0].startswith("scenario,setting,method,buffer,view,metric,mean")
-    refused(here("table", demo, "--format", "html"), 'unknown format "html"')
+    refused(here("table", made, "--format", "html"), 'unknown format "html"')
 
 
-def test_table_beside_the_paper():
-    demo = ROOT / "results/demo"
-    done = here("table", demo, "--paper", "ablation", "--format", "markdown")
+def test_table_beside_the_paper(made):
+    done = here("table", made, "--paper", "ablation", "--format", "markdown")
     assert "| gcr without supcon | 2000 | missing | 0 | 58.35 ± 0.78 | – | – |" in done.stdout
-    refused(here("table", demo, "--paper", "ablaton"), 'did you mean "ablation"')
-    refused(here("table", demo, "--paper", "ablation", "--metrics", "anytime"), "exclude each other")
+    refused(here("table", made, "--paper", "ablaton"), 'did you mean "ablation"')
+    refused(here("table", made, "--paper", "ablation", "--metrics", "anytime"), "exclude each other")
 
 
 def test_table_of_nothing(tmp_path):
@@ -362,7 +295,7 @@ def test_progress_on_a_terminal(tmp_path):
         "--out",
         str(tmp_path),
     ]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=child, stderr=child)
     os.close(child)
     shown = b""
@@ -374,7 +307,7 @@ def test_progress_on_a_terminal(tmp_path):
         if not part:
             break
         shown += part
-    assert process.wait(60) == 0
+    assert process.wait(HANG_SECONDS) == 0
     text = shown.decode(errors="replace")
     assert "runs, er seed 0" in text
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)

@@ -22,16 +22,16 @@ every_pair = pytest.mark.parametrize(("method", "policy"), PAIRS, ids=[f"{m.name
 every_method = pytest.mark.parametrize("method", METHODS, ids=[m.name for m in METHODS])
 
 
-def run(method, policy, sampling="coin", seed=0):
+def run(method, policy, sampling="coin", seed=0, model="convnet"):
     memory = Policy(buffer=12, selector=policy(), sampling=sampling, replay_batch=8)
     training = Training(epochs=2, lr=0.05, batch=8)
-    return train(make_scenario(), "convnet", method(), memory, training, seed)
+    return train(make_scenario(), model, method(), memory, training, seed)
 
 
 @cache
 def once(method, policy):
-    """The same run for all tests that only look at it."""
-    return run(method, policy)
+    """The same run for all tests that only look at it. A small network where none compares it with another run."""
+    return run(method, policy, model="convnet" if (method, policy) in CORE else "mlp")
 
 
 @every_pair

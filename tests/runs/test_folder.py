@@ -41,6 +41,7 @@ def test_files_of_a_finished_run(finished):
         "experiment.json",
         "memory.safetensors",
         "metrics.jsonl",
+        "model.safetensors",
         "result.json",
     ]
 
@@ -51,8 +52,8 @@ def test_the_same_experiment_gives_the_same_files_but_for_times(finished, tmp_pa
     ours, theirs = finished.folder.result(), again.folder.result()
     measured = {"seconds": 0, "finished": "", "peak_bytes": 0}
     assert ours | measured == theirs | measured
-    name = "memory.safetensors"
-    assert (finished.folder.path / name).read_bytes() == (again.folder.path / name).read_bytes()
+    for name in ("memory.safetensors", "model.safetensors"):
+        assert (finished.folder.path / name).read_bytes() == (again.folder.path / name).read_bytes()
 
 
 def test_another_experiment_is_refused_and_nothing_is_touched(finished):

@@ -193,7 +193,7 @@ def test_a_pack_of_several_jobs_sends_results_last(tmp_path):
     ends = [event.job for message in messages for event in message.events if event.accuracy is not None]
     assert ends == [7, 8]
     files = {number: list(files) for message in messages for number, files in message.files.items()}
-    assert files == {key: ["metrics.jsonl", "memory.safetensors", "result.json"] for key in (7, 8)}
+    assert files == {key: ["metrics.jsonl", "memory.safetensors", "model.safetensors", "result.json"] for key in (7, 8)}
 
 
 def test_messages_name_the_folder_at_home(tmp_path):

@@ -15,7 +15,7 @@ from gcr.training.schedule import make_schedule
 
 
 class Bounded(Er):
-    needs_tasks = True
+    stages = "tasks"
 
 
 def labels(scenario, plan):
@@ -99,7 +99,7 @@ def test_every_n_examples_wherever_tasks_end(scenario):
     assert int(outcome.state.memory.updates) == 2 * 72 // 16
     with pytest.raises(BadInput, match="leave out every"):
         Policy(buffer=12, selector=GradApprox(), every=16, pool="selector")
-    with pytest.raises(BadInput, match="leave out shares=task, or every"):
+    with pytest.raises(BadInput, match="shares=class or use --variant paper"):
         Policy(buffer=12, selector=GradApprox(shares="task"), every=16)
     with pytest.raises(BadInput, match="every needs a selector"):
         Policy(buffer=12, every=16)

@@ -1,0 +1,45 @@
+"""Finished runs, from folders and packed files, into the bytes of one packed file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gcr.analysis.load import Runs, StoredRun, read_runs
+from gcr.runs.packed import SUFFIX, PackedRun, packed_bytes, split_path
+from gcr.settings import BadInput
+
+
+@dataclass(frozen=True)
+class Packed:
+    content: bytes
+    n_runs: int
+    sources: list[Runs]  # with what could not be read
+
+
+def pack_runs(paths: Sequence[Path], metrics: bool = False) -> Packed:
+    """Experiments and results of all runs at ``paths``, and with ``metrics`` those of every epoch."""
+    lines: dict[str, dict[str, Any]] = {}
+    sources = []
+    for path in paths:
+        sources.append(read_runs(path))
+        for run in (run for group in sources[-1].groups for run in group.runs):
+            name = _name(run, path)
+            line: dict[str, Any] = {"experiment": run.experiment_values(), "result": run.result()}
+            if metrics and (epochs := run.metrics()):
+                line["metrics"] = epochs
+            if lines.setdefault(name, line) != line:
+                raise BadInput(f"{name} is there twice with different contents, last in {path}; leave one out")
+    return Packed(packed_bytes(lines.items()), len(lines), sources)
+
+
+def _name(run: StoredRun, source: Path) -> str:
+    """The path of a run inside the file: as below ``source``, where a packed file is a folder named like it."""
+    if isinstance(run, PackedRun):
+        if split_path(source):
+            return run.name
+        return f"{run.file.relative_to(source).as_posix().removesuffix(SUFFIX)}/{run.name}"
+    below = run.path.resolve().relative_to(source.resolve()).parts
+    return "/".join(below if len(below) > 1 else run.path.resolve().parts[-2:])

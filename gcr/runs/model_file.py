@@ -1,0 +1,64 @@
+"""``model.safetensors``: the network of a finished run, with what its method predicts by.
+
+Tensors of the network are under ``net.``, the method's own under ``extra.``. The header says, as JSON, what turns
+images into classes: model, scenario, class names, shape and type of images, views.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gcr.settings import BadInput
+
+MODEL_FILE = "model.safetensors"
+NET, EXTRA = "net.", "extra."
+KEYS = frozenset({"model", "scenario", "class_names", "image_shape", "pixels", "views"})
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    about: Mapping[str, Any]  # under ``KEYS``
+    net: dict[str, Tensor]  # a state_dict
+    extras: dict[str, Tensor]
+
+    def to_bytes(self) -> bytes:
+        from safetensors.torch import save
+
+        parts = ((NET, self.net), (EXTRA, self.extras))
+        tensors = {prefix + name: tensor for prefix, part in parts for name, tensor in part.items()}
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        return save(tensors, {"gcr": json.dumps(dict(self.about) | {"checksum": _checksum(tensors)})})
+
+
+def read_model(file: Path) -> SavedModel:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as opened:
+            about = json.loads((opened.metadata() or {}).get("gcr", "null"))
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        if not isinstance(about, dict) or not about.keys() >= KEYS:
+            raise ValueError("its header does not say what it is")
+        if about.get("checksum") != _checksum(tensors):
+            raise ValueError("its checksum is wrong")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise BadInput(f"{file} cannot be read ({error}); get it again, or train the run again") from None
+    net, extras = (
+        {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        for prefix in (NET, EXTRA)
+    )
+    return SavedModel(about, net, extras)
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> int:
+    total = 0
+    for name in sorted(tensors):
+        total = zlib.crc32(tensors[name].numpy().tobytes(), zlib.crc32(name.encode(), total))
+    return total

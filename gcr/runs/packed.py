@@ -1,0 +1,142 @@
+"""Packed runs: the finished runs of a study in one gzipped JSON-lines file, small enough for a repository.
+
+The first line is ``{"format": "gcr-runs", "version": 1}``. Each further line is a run: ``path`` (as
+``run-name/seed-0``), ``experiment``, ``result`` and, where they were kept, ``metrics``. Readers treat the file as a
+folder: ``online.jsonl.gz/run-name/seed-0``. Equal runs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gcr.settings import BadInput
+
+SUFFIX = ".jsonl.gz"
+FORMAT, VERSION = "gcr-runs", 1
+
+
+@dataclass(frozen=True)
+class PackedRun:
+    """A run in a packed file. Reads like a ``RunFolder``; its buffer and its network are not packed."""
+
+    file: Path
+    name: str  # its path inside the file
+    values: Mapping[str, Any]  # its line
+
+    @property
+    def path(self) -> Path:
+        return self.file / self.name
+
+    def experiment_values(self) -> Any:
+        return self.values["experiment"]
+
+    def result(self) -> dict[str, Any]:
+        return dict(self.values["result"])
+
+    def metrics(self) -> list[Any]:
+        return list(self.values.get("metrics", []))
+
+    def memory(self) -> dict[str, Tensor] | None:
+        return None
+
+
+class BadFile(BadInput):
+    def __init__(self, file: Path, why: str, remedy: str = "get or pack it again") -> None:
+        super().__init__(f"{file} cannot be read ({why}); {remedy}")
+        self.why, self.remedy = why, remedy
+
+
+@dataclass(frozen=True)
+class BadLine:
+    number: int
+    why: str
+
+
+def packed_files(folder: Path) -> Iterator[Path]:
+    """All packed files below ``folder``."""
+    yield from sorted(file for file in folder.rglob(f"*{SUFFIX}") if file.is_file())
+
+
+def split_path(path: Path) -> tuple[Path, str] | None:
+    """A path as packed file and path inside it; None where there is no such file.
+
+    ``results/online.jsonl.gz/er-k500`` is split after ``.gz``; the file alone has the inner path "".
+    """
+    for file in (path, *path.parents):
+        if file.name.endswith(SUFFIX) and file.is_file():
+            inner = path.relative_to(file).as_posix()
+            return file, "" if inner == "." else inner
+    return None
+
+
+def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
+    """The runs of a file, and the lines that are not runs. A damaged file is refused as a whole."""
+    try:
+        first, *rest = gzip.decompress(file.read_bytes()).split(b"\n")
+    except OSError as error:
+        raise BadFile(file, str(error.strerror or error)) from None
+    except (EOFError, zlib.error):
+        raise BadFile(file, "damaged or cut short") from None
+    _check_header(file, first)
+    runs: list[PackedRun] = []
+    bad: list[BadLine] = []
+    seen: set[str] = set()
+    for number, line in enumerate(rest, 2):
+        if not line:
+            continue
+        try:
+            values = json.loads(line)
+            name = _run_name(values, seen)
+        except (ValueError, RecursionError) as error:
+            bad.append(BadLine(number, str(error)))
+            continue
+        seen.add(name)
+        runs.append(PackedRun(file, name, values))
+    return runs, bad
+
+
+def packed_bytes(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> bytes:
+    """A packed file of runs: their names, and their lines without the name."""
+    lines = [json.dumps({"format": FORMAT, "version": VERSION})]
+    for name, values in sorted(runs, key=lambda run: run[0].split("/")):
+        lines.append(json.dumps({"path": name} | dict(values), separators=(",", ":")))
+    whole = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=whole, compresslevel=9, mtime=0) as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
+    return whole.getvalue()
+
+
+def _check_header(file: Path, line: bytes) -> None:
+    try:
+        header = json.loads(line)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise BadFile(file, "no packed runs", f"make such a file with: gcr results pack RUNS FILE{SUFFIX}")
+    if header.get("version") != VERSION:
+        why = f"format version {header.get('version')!r:.40}, this gcr knows version {VERSION}"
+        raise BadFile(file, why, "install a newer gcr")
+
+
+def _run_name(values: Any, seen: set[str]) -> str:
+    if not isinstance(values, dict):
+        raise BadInput(f"a run must be a JSON object, got {type(values).__name__}")
+    name = values.get("path")
+    parts = name.split("/") if isinstance(name, str) else []
+    if not isinstance(name, str) or len(parts) < 2 or not {"", ".", ".."}.isdisjoint(parts):
+        raise BadInput(f"path must be like run-name/seed-0, got {name!r:.60}")
+    for key, kind in (("experiment", dict), ("result", dict), ("metrics", list)):
+        if not isinstance(values.get(key, kind() if key == "metrics" else None), kind):
+            raise BadInput(f"{key} of {name} must be a JSON {'array' if kind is list else 'object'}")
+    if name in seen:
+        raise BadInput(f"path {name} is there twice")
+    return name

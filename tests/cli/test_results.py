@@ -1,0 +1,148 @@
+"""``gcr results``, and the commands that read packed files as they read folders."""
+
+import gzip
+import json
+
+import pytest
+from made_runs import add_epoch, experiment_of, put_run, square
+
+from gcr.cli.main import run_cli
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for method, value in (("er", 50.0), ("gcr", 60.0)):
+        for seed in range(3):
+            folder = put_run(tmp_path / "runs", experiment_of(method, seed=seed), square(value + seed), memory=True)
+            add_epoch(folder, 0)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def gcr(capsys):
+    def call(*arguments):
+        code = run_cli([str(argument) for argument in arguments])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return call
+
+
+def refused(done, *parts):
+    code, _, told = done
+    assert code == 2
+    assert told.startswith("error: ")
+    assert len(told.strip().splitlines()) == 1, told
+    for part in parts:
+        assert part in told
+
+
+def test_tables_of_packed_runs_are_those_of_their_folders(runs, gcr, tmp_path):
+    file = tmp_path / "results/all.jsonl.gz"
+    code, told, _ = gcr("results", "pack", runs, file)
+    assert code == 0
+    assert told.strip() == f"{file}: 6 runs, {file.stat().st_size:,} bytes"
+    for more in ([], ["--format", "csv"], ["--method", "er"], ["--paper", "offline-accuracy"]):
+        table = gcr("table", runs, *more)
+        assert table[0] == 0
+        assert gcr("table", file, *more) == table
+        assert gcr("table", tmp_path / "results", *more) == table
+    names = ["seq-digits-er-k20", "seq-digits-gcr-k20"]
+    assert gcr("compare", *(file / name for name in names)) == gcr("compare", *(runs / name for name in names))
+
+
+def test_packing_again_changes_nothing(runs, gcr, tmp_path):
+    first, second = tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl.gz"
+    gcr("results", "pack", runs, first)
+    assert gcr("results", "pack", runs, first)[0] == 0  # the same bytes: nothing is lost
+    assert gcr("results", "pack", first, second)[0] == 0
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_metrics_only_where_asked_for(runs, gcr, tmp_path):
+    def with_metrics(file):
+        return sum("metrics" in json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines())
+
+    plain, full, again = (tmp_path / f"{name}.jsonl.gz" for name in "abc")
+    gcr("results", "pack", runs, plain)
+    gcr("results", "pack", runs, full, "--metrics")
+    gcr("results", "pack", full, again, "--metrics")
+    assert (with_metrics(plain), with_metrics(full)) == (0, 6)
+    assert again.read_bytes() == full.read_bytes()
+
+
+def test_another_file_is_not_overwritten(runs, gcr, tmp_path):
+    file = tmp_path / "a.jsonl.gz"
+    file.write_text("mine")
+    refused(gcr("results", "pack", runs, file), "exists and holds something else", "--force")
+    assert file.read_text() == "mine"
+    assert gcr("results", "pack", runs, file, "--force")[0] == 0
+    assert gcr("table", file)[0] == 0
+    assert [left.name for left in tmp_path.iterdir() if left.name.startswith(".")] == []
+    refused(gcr("results", "pack", runs, tmp_path / "a.json"), "FILE must end in .jsonl.gz")
+    refused(gcr("results", "pack", runs, file / "b.jsonl.gz"), "cannot write")
+
+
+def test_merging(runs, gcr, tmp_path):
+    parts, whole = [tmp_path / f"parts/{name}.jsonl.gz" for name in ("er", "gcr")], tmp_path / "whole.jsonl.gz"
+    for part, name in zip(parts, ("er", "gcr"), strict=True):
+        assert gcr("results", "pack", runs / f"seq-digits-{name}-k20", part)[0] == 0
+    assert gcr("results", "pack", *parts, runs, whole)[0] == 0
+    assert gcr("table", whole) == gcr("table", runs)
+    assert gcr("results", "pack", tmp_path / "parts", whole, "--force")[0] == 0
+    _, listed, _ = gcr("results", "list", whole)
+    assert f"{whole}/er/seq-digits-er-k20" in listed  # a packed file is a folder named like it
+    put_run(tmp_path / "other", experiment_of("er", seed=0), square(1.0))
+    refused(gcr("results", "pack", runs, tmp_path / "other", whole), "seed-0 is there twice with different contents")
+
+
+def test_runs_that_cannot_be_read_are_named_and_left_out(runs, gcr, tmp_path):
+    (runs / "seq-digits-er-k20/seed-1/result.json").write_text("{}")
+    code, told, warned = gcr("results", "pack", runs, tmp_path / "a.jsonl.gz")
+    assert code == 1
+    assert "5 runs" in told
+    assert "seq-digits-er-k20/seed-1 cannot be read (result lacks class_il)" in warned
+
+
+def test_damaged_files_are_named(runs, gcr, tmp_path):
+    results = tmp_path / "results"
+    gcr("results", "pack", runs, results / "good.jsonl.gz")
+    content = (results / "good.jsonl.gz").read_bytes()
+    (results / "cut.jsonl.gz").write_bytes(content[:-20])
+    code, shown, warned = gcr("table", results)
+    assert code == 0
+    assert warned.splitlines() == [
+        f"left out: {results}/cut.jsonl.gz cannot be read (damaged or cut short); get or pack it again"
+    ]
+    assert "1 result that cannot be read is left out: results/cut.jsonl.gz" in shown
+    for command in ("table", "report"):
+        refused(gcr(command, results / "cut.jsonl.gz"), "cut.jsonl.gz cannot be read (damaged or cut short)")
+    lines = gzip.decompress(content).splitlines(keepends=True)
+    (results / "cut.jsonl.gz").write_bytes(gzip.compress(b"".join([*lines[:3], b"{\n"])))
+    code, _, warned = gcr("table", results / "cut.jsonl.gz")
+    assert code == 0
+    assert f"{results}/cut.jsonl.gz/line-4 cannot be read" in warned
+
+
+def test_a_name_that_is_not_in_the_file(runs, gcr, tmp_path):
+    file = tmp_path / "a.jsonl.gz"
+    gcr("results", "pack", runs, file)
+    refused(gcr("table", file / "seq-digits-er-k2"), 'did you mean "seq-digits-er-k20"?')
+    refused(gcr("compare", file, file / "seq-digits-er-k20"), "holds 2 experiments; give one of them, as ")
+    refused(gcr("table", tmp_path / "none.jsonl.gz"), "is not a folder of runs or a packed file")
+
+
+def test_a_report_of_packed_runs(runs, gcr, tmp_path):
+    gcr("results", "pack", runs, tmp_path / "results/a.jsonl.gz")
+    code, told, _ = gcr("report", tmp_path / "results/a.jsonl.gz")
+    assert code == 0
+    assert told.strip() == f"report: {tmp_path}/results/report.html"
+    assert "60." in (tmp_path / "results/report.html").read_text()
+    refused(gcr("report", tmp_path / "results/a.jsonl.gz", "--serve"), "--serve needs the --out folder")
+
+
+def test_a_run_keeps_its_network_unless_told_otherwise(gcr, tmp_path):
+    command = ["run", "seq-digits", "--method", "er", "--epochs", "1", "--model", "mlp"]
+    for name, more in (("with", []), ("without", ["--no-model"])):
+        assert gcr(*command, *more, "--out", tmp_path / name)[0] == 0
+        assert (tmp_path / name / "seq-digits-er-k100/seed-0/model.safetensors").exists() == (name == "with")

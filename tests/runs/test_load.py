@@ -1,0 +1,172 @@
+"""A loaded run predicts as the run did when it was evaluated."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import gcr
+from gcr import scenarios
+from gcr.experiments.experiment import compose
+from gcr.methods import METHODS
+from gcr.runs.folder import RunFolder
+from gcr.runs.job import Execution, Job, run_job
+from gcr.runs.load import load_run
+from gcr.runs.model_file import read_model
+from gcr.settings import BadInput
+
+QUICK = {"gdumb": {"fitting_epochs": 2}}  # its default is hundreds
+
+
+def trained(out, method, how=None, **overrides):
+    """A run of one short epoch per task; its folder."""
+    given = {"epochs": 1, "batch": 64} | QUICK.get(method, {}) | overrides
+    if method not in ("finetune", "joint"):
+        given = {"buffer": 20} | given
+    experiment = compose("seq-digits", method, overrides=given)
+    folder, events = RunFolder.of(out, experiment), []
+    run_job(0, Job(experiment, folder), how or Execution("cpu"), events.append)
+    assert events[-1].error is None, events[-1].error
+    return folder.path
+
+
+def class_il(run, scenario):
+    """The mean over tasks of the accuracy on each, in percent."""
+    images, labels = scenario.test.pixels, scenario.test.labels
+    right = run.predict(images) == labels
+    tasks = [torch.isin(labels, torch.tensor(task)) for task in scenario.tasks]
+    accuracies = [100 * right[task].double().sum() / task.sum() for task in tasks]
+    return float(sum(accuracies) / len(accuracies))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return scenarios.load("seq-digits")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("runs"), "er", model="mlp")
+
+
+@pytest.mark.parametrize("method", [method.name for method in METHODS])
+def test_the_loaded_network_has_the_accuracy_of_the_result(tmp_path, digits, method):
+    run = load_run(trained(tmp_path, method))
+    assert class_il(run, digits) == pytest.approx(run.result["class_il"]["accuracy"], abs=1e-9)
+    assert run.experiment.method.name == method
+    assert (run.memory is None) == (run.experiment.memory is None)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [{"statistics": "memory"}, {"setting": "online", "epochs": 1, "batch": 10}],
+    ids=["statistics", "online"],
+)
+def test_batch_statistics_are_those_that_were_evaluated(tmp_path, digits, overrides):
+    run = load_run(trained(tmp_path, "er", **overrides))
+    assert class_il(run, digits) == pytest.approx(run.result["class_il"]["accuracy"], abs=1e-9)
+
+
+def test_only_what_prediction_needs_is_kept(tmp_path):
+    assert set(load_run(trained(tmp_path, "icarl", model="mlp")).extras) == {"means", "has_mean"}
+    assert all(name.startswith("stable.") for name in load_run(trained(tmp_path, "cls-er", model="mlp")).extras)
+    assert load_run(trained(tmp_path, "gdumb", model="mlp")).extras == {}
+
+
+def test_images_as_bytes_floats_and_arrays(folder, digits):
+    run, images = gcr.load_run(str(folder)), digits.test.pixels[:40]
+    scores = run.scores(images)
+    assert scores.shape == (40, 10)
+    assert torch.equal(run.predict(images), scores.argmax(1))
+    assert torch.equal(run.scores(images.numpy()), scores)
+    for floats in (images.float() / 255, images.numpy() / np.float32(255), images.double() / 255):
+        torch.testing.assert_close(run.scores(floats), scores)
+    assert run.features(images).shape == (40, run.net.head.in_features)
+    torch.testing.assert_close(run.net.head(run.features(images)), scores)
+    assert len(run.class_names) == 10
+    assert run.memory["image"].shape == (20, 1, 8, 8)
+
+
+def test_many_images_are_taken_in_parts(folder, digits):
+    run = load_run(folder)
+    images = digits.test.pixels.repeat(4, 1, 1, 1)[:1201]
+    torch.testing.assert_close(run.scores(images)[1000:], run.scores(images[1000:]))
+
+
+@pytest.mark.parametrize(
+    ("images", "why"),
+    [
+        (torch.zeros(3, 3, 8, 8), r"images must have shape \[n, 1, 8, 8\], got \[3, 3, 8, 8\]"),
+        (torch.zeros(1, 8, 8), r"got \[1, 8, 8\]; one image is images\[None\]"),
+        (np.zeros((2, 8, 8, 1), np.uint8), "puts channels first"),
+        (torch.zeros(0, 1, 8, 8), "must have shape"),
+        (torch.zeros(2, 1, 8, 8, dtype=torch.int64), "images must be uint8, or float in .0, 1., got torch.int64"),
+        (torch.full((2, 1, 8, 8), 200.0), r"float images must be in \[0, 1\], got 200..200; convert bytes to uint8"),
+        (torch.full((2, 1, 8, 8), torch.nan), "images must be finite"),
+    ],
+)
+def test_images_that_would_be_misread_are_refused(folder, images, why):
+    with pytest.raises(BadInput, match=why):
+        load_run(folder).predict(images)
+
+
+def test_a_network_of_float_images_takes_them_as_they_are(folder):
+    run = replace(load_run(folder), pixels="float32")
+    assert run.predict(torch.full((2, 1, 8, 8), 200.0)).shape == (2,)
+    with pytest.raises(BadInput, match="must be float, as those it was trained on"):
+        run.predict(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+
+
+def test_a_run_without_its_network(tmp_path):
+    path = trained(tmp_path, "er", Execution("cpu", model=False), model="mlp")
+    assert not (path / "model.safetensors").exists()
+    with pytest.raises(BadInput, match=r"seed-0 has no model.safetensors; train it again without --no-model"):
+        load_run(path)
+
+
+def test_folders_that_are_no_runs(folder, tmp_path):
+    with pytest.raises(BadInput, match=r"is not a finished run; give one of its runs, as .*seed-0"):
+        load_run(folder.parent)
+    with pytest.raises(BadInput, match="give a folder that has a result"):
+        load_run(tmp_path / "none")
+
+
+@pytest.fixture
+def copied(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "seed-0")
+
+
+def test_a_damaged_model_file_is_named(copied):
+    file = copied / "model.safetensors"
+    content = file.read_bytes()
+    flipped = content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]
+    for bad in (b"", b"no tensors", content[:-10], flipped):
+        file.write_bytes(bad)
+        with pytest.raises(BadInput, match=r"model.safetensors cannot be read") as error:
+            load_run(copied)
+        assert "\n" not in str(error.value)
+
+
+def test_a_file_of_something_else(copied):
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.zeros(2)}, copied / "model.safetensors")
+    with pytest.raises(BadInput, match="its header does not say what it is"):
+        load_run(copied)
+
+
+def test_a_network_of_another_shape(copied):
+    saved = read_model(copied / "model.safetensors")
+    other = replace(saved, about=dict(saved.about) | {"image_shape": [1, 9, 9]})
+    (copied / "model.safetensors").write_bytes(other.to_bytes())
+    with pytest.raises(BadInput, match="does not fit this gcr"):
+        load_run(copied)
+
+
+def test_a_network_travels_between_machines(folder, tmp_path):
+    home = RunFolder(tmp_path / "home/seed-0")
+    home.begin(RunFolder(folder).experiment())
+    home.receive(RunFolder(folder).contents(finished=True))
+    assert torch.equal(load_run(home.path).net.head.weight, load_run(folder).net.head.weight)
