@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# One test process per core. make test WORKERS= runs all tests in one process.
+WORKERS := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test bench
+.PHONY: setup demo test bench docs
 
 setup: $(STAMP)
 
@@ -24,8 +26,11 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not gpu and not slow"
+	$(BIN)/python -m pytest -m "not gpu and not slow" $(WORKERS)
 
 bench: setup
 	$(BIN)/python benchmarks/selection.py
 	$(BIN)/python benchmarks/step.py
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -89,7 +89,8 @@ def learned(net: Network, memory: dict[str, Tensor], steps: int = 5) -> Network:
     """The network after a few steps on memory."""
     optimizer = Sgd(list(net.train().parameters()), LR)
     for _ in range(steps):
-        optimizer.step(optimizer.gradients(nn.functional.cross_entropy(net(memory["image"]), memory["label"])))
+        value = nn.functional.cross_entropy(net(memory["image"]), memory["label"])
+        optimizer.step(torch.autograd.grad(value, optimizer.parameters))
     return net
 
 
@@ -184,7 +185,7 @@ def our_step(case: Case, method: Method, setup: Setup) -> Step:
     replay = setup.replay()
     loss = method.loss(net, new, replay, extras)
     optimizer = Sgd(list(net.parameters()), LR)
-    plain = optimizer.gradients(loss.value)
+    plain: list[Tensor | None] = list(torch.autograd.grad(loss.value, optimizer.parameters, allow_unused=True))
     gradients = method.project(plain, optimizer.parameters, net, replay, extras, stage=2)
     before = [p.detach().clone() for p in net.parameters()]
     optimizer.step(gradients)
@@ -236,7 +237,7 @@ def compare(case: Case, model: str) -> dict[str, Any]:
     if case.name == "gem" and importlib.util.find_spec("quadprog") is None:
         return about | {"skipped": "Mammoth's GEM needs quadprog, which is not installed"}
     ours_made = method(**case.settings)
-    setup = Setup.make(model, len(ours_made.replays), method.replays_all)
+    setup = Setup.make(model, len(ours_made.replays), any(r.kind == "whole" for r in ours_made.replays))
     ours, theirs = our_step(case, ours_made, setup), their_step(case, setup)
     found = {
         "loss": abs(ours.loss - theirs.loss),

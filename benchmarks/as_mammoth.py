@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -101,7 +102,17 @@ def run_one(variant: str, seed: int, model: str, device: str) -> dict[str, Any]:
     scenario = scenarios.load("seq-cifar10", experiment.stream).to(device)
     torch.set_num_threads(1)
     with change():
-        outcome = train(scenario, model, experiment.method, experiment.memory, experiment.training, seed, device)
+        net = replace(experiment, model=model, seed=seed).make_net(scenario)
+        outcome = train(
+            scenario,
+            net,
+            experiment.make_optimizer(net),
+            experiment.method,
+            experiment.memory,
+            seed,
+            experiment.training,
+            device,
+        )
     told = {metric: outcome.class_il[metric] for metric in METRICS}
     return {"variant": variant, "model": model, "seed": seed, **told, "seconds": outcome.seconds}
 

@@ -197,7 +197,7 @@ LARGE = {
 
 
 def large(name: str, device: str) -> dict[str, Any]:
-    """One large problem. Buffer is the peak of this whole process, libraries and data included."""
+    """One large problem. Memory is the peak of this whole process, libraries and data included."""
     n, n_classes, n_features, n_residuals, k = LARGE[name]
     labels, features, residuals = make_pool(n, n_classes, n_features, n_residuals, device)
     factors, groups = gcr.LastLayerGradients(features, residuals), None if n_classes == 1 else labels

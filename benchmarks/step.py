@@ -30,6 +30,7 @@ import gcr
 from gcr.augment import Views
 from gcr.experiments.experiment import Experiment, compose
 from gcr.methods import METHODS, Batch
+from gcr.models import build
 from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.select.cuda_graph import capture
 from gcr.training import How, Run, own_stream, pack
@@ -48,7 +49,9 @@ def made_scenario(shape: tuple[int, int, int], n: int) -> Scenario:
 
 def new_run(experiment: Experiment, scenario: Scenario, model: str, device: torch.device, mode: str) -> Run:
     how = How(device=str(device), mode=mode)
-    run = Run(scenario, model, experiment.method, experiment.memory, experiment.training, experiment.seed, how)
+    net = build(model, scenario.image_shape, scenario.n_classes, experiment.seed)
+    optimizer = experiment.make_optimizer(net)
+    run = Run(scenario, net, optimizer, experiment.method, experiment.memory, experiment.seed, experiment.training, how)
     run.state.stage = len(run.plan.stages) - 1
     return run
 
@@ -87,11 +90,12 @@ def network_alone(run: Run, scenario: Scenario) -> Iterator[bool]:
         return Batch(views, labels, stored, torch.ones(n, device=device), torch.zeros_like(labels))
 
     replay_size = _replay_size(run)
-    new, replay = batch(size, 1), tuple(batch(replay_size, len(kinds)) for kinds in method.replays)
+    new, replay = batch(size, 1), tuple(batch(replay_size, len(of.views)) for of in method.replays)
 
     def step() -> None:
         with computing(run.precision, device):
-            state.optimizer.gradients(method.loss(state.net, new, replay, state.extras).value)
+            value = method.loss(state.net, new, replay, state.extras).value
+            torch.autograd.grad(value, state.parameters, allow_unused=True)
 
     step()
     graph = capture(step)
@@ -114,7 +118,9 @@ def gigaflops_a_step(run: Run) -> float:
 def _replay_size(run: Run) -> int:
     if run.policy is None:
         return 0
-    return run.policy.buffer if run.method.replays_all else run.method.replay_size(run.policy.replay_batch)
+    if run.method.replays[0].kind == "whole":
+        return run.policy.buffer
+    return run.method.replay_size(run.policy.replay_batch)
 
 
 def peak_tflops(device: torch.device, size: int = 8192) -> float:

@@ -25,10 +25,11 @@ from gcr.analysis.statistics import spread
 from gcr.augment import Views
 from gcr.experiments.experiment import compose
 from gcr.memory import Policy
+from gcr.models import build
 from gcr.scenarios import Images, Scenario, equal_tasks
-from gcr.training import Training, train
+from gcr.training import Sgd, Training, train
 
-READING = {"reading": "text", "normalise": "weights", "contrast": "logits"}  # the same for all selectors
+LOSS_AND_MEMORY = {"variant": "paper", "normalise": "weights", "contrast": "logits"}  # the same for all selectors
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "grad-approx": ("grad-approx", {}),
     "grad-approx replace=3": ("grad-approx", {"replace": 3}),
@@ -48,12 +49,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def load(images: str | None) -> tuple[Scenario, str, dict[str, Any], Training]:
-    """Scenario, model, GCR's values and training: the paper's online values at K = 500 for an image set."""
+def load(images: str | None) -> tuple[Scenario, str, dict[str, Any], Training, float]:
+    """Scenario, model, GCR's values, training and lr; for an image set the paper's online values at K = 500."""
     values: dict[str, Any]
     if images is None:
         values = {"buffer": 100, "alpha": 0.1, "beta": 0.5, "gamma": 0.05}
-        return scenarios.load("seq-digits"), "convnet", values, Training(epochs=8, lr=0.1)
+        return scenarios.load("seq-digits"), "convnet", values, Training(epochs=8), 0.1
     data = np.load(images)
     train_set, test_set = (
         Images(torch.from_numpy(data[f"{part}_pixels"]), torch.from_numpy(data[f"{part}_labels"]).long())
@@ -65,7 +66,7 @@ def load(images: str | None) -> tuple[Scenario, str, dict[str, Any], Training]:
     names = tuple(map(str, range(n_classes)))
     scenario = Scenario(Path(images).stem, train_set, test_set, equal_tasks(n_classes, 5), Views(mean, std), names)
     values = {"buffer": 500, "alpha": 0.5, "beta": 3.5, "gamma": 1.0}
-    return scenario, "resnet18", values, Training(epochs=1, lr=0.005)
+    return scenario, "resnet18", values, Training(epochs=1), 0.005
 
 
 def with_wrong_labels(scenario: Scenario, share: float, seed: int) -> Scenario:
@@ -81,13 +82,15 @@ def with_wrong_labels(scenario: Scenario, share: float, seed: int) -> Scenario:
 
 
 def run_one(images: str | None, variant: str, noise: float, seed: int, device: str) -> dict[str, Any]:
-    scenario, model, values, training = load(images)
+    scenario, model, values, training, lr = load(images)
     if noise:
         scenario = with_wrong_labels(scenario, noise, seed)
     selector, options = VARIANTS[variant]
-    experiment = compose("seq-digits", "gcr", selector=selector, overrides=READING | values | options)
+    experiment = compose("seq-digits", "gcr", selector=selector, overrides=LOSS_AND_MEMORY | values | options)
     assert isinstance(experiment.memory, Policy)
-    outcome = train(scenario, model, experiment.method, experiment.memory, training, seed, device)
+    net = build(model, scenario.image_shape, scenario.n_classes, seed)
+    optimizer = Sgd(net.parameters(), lr)
+    outcome = train(scenario, net, optimizer, experiment.method, experiment.memory, seed, training, device)
     return {
         "variant": variant,
         "noise": noise,

@@ -1,36 +1,58 @@
 """gcr: continual learning with replay memory chosen by gradient coresets.
 
-Selection on its own: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``. For any
-network that is to predict: ``gcr.recompute_bn``. A finished run: ``gcr.load_run``. Each is imported when it is first
-used, so that importing the package costs nothing.
+Training: ``gcr.from_arrays``, ``gcr.train``, ``gcr.GCR``, ``gcr.Sgd``, ``gcr.Training``. One's own loop:
+``gcr.Buffer``. Selection alone: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``.
+A finished run: ``gcr.load_run``. Any network that is to predict: ``gcr.recompute_bn``. Each is imported when it is
+first used, so that importing the package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gcr.experiments.variants import GCR as GCR
+    from gcr.memory import Buffer as Buffer
     from gcr.models import recompute_bn as recompute_bn
     from gcr.runs.load import load_run as load_run
+    from gcr.scenarios import from_arrays as from_arrays
     from gcr.select import Coreset as Coreset
     from gcr.select import LastLayerGradients as LastLayerGradients
     from gcr.select import Pool as Pool
     from gcr.select import explain as explain
     from gcr.select import select_coreset as select_coreset
     from gcr.select.collect import collect as collect
+    from gcr.training import Sgd as Sgd
+    from gcr.training import Training as Training
+    from gcr.training import train as train
 
-__version__ = "0.1.0"
-__all__ = ["Coreset", "LastLayerGradients", "Pool", "collect", "explain", "load_run", "recompute_bn", "select_coreset"]
-HOMES = {  # of those that are not in gcr.select
+__version__ = "0.2.0"
+HOMES = {
+    "GCR": "gcr.experiments.variants",
+    "Buffer": "gcr.memory",
+    "Coreset": "gcr.select",
+    "LastLayerGradients": "gcr.select",
+    "Pool": "gcr.select",
+    "Sgd": "gcr.training",
+    "Training": "gcr.training",
     "collect": "gcr.select.collect",
+    "explain": "gcr.select",
+    "from_arrays": "gcr.scenarios",
     "load_run": "gcr.runs.load",
     "recompute_bn": "gcr.models",
+    "select_coreset": "gcr.select",
+    "train": "gcr.training",
 }
+__all__ = list(HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in HOMES:
         raise AttributeError(f"module 'gcr' has no attribute {name!r}")
     import importlib
 
-    found = getattr(importlib.import_module(HOMES.get(name, "gcr.select")), name)
+    found = getattr(importlib.import_module(HOMES[name]), name)
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *HOMES]

@@ -1,7 +1,7 @@
 """Documented, validated settings: the fields of the frozen dataclasses that make up an experiment.
 
 A class declares each of its settings once, with its default, one line of help and its bounds. JSON, the command
-line's ``--set`` and the lists of ``gcr methods`` and ``gcr selectors`` all read that declaration.
+line's ``--set`` and the list of ``gcr settings`` all read that declaration.
 
 >>> @dataclass(frozen=True)
 ... class Shrink(Settings):
@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 
 
 class BadInput(ValueError):
-    """Something the user can mend: the message names the field, the rule, the value and the remedy."""
+    """Something the user can fix: the message names the field, the rule, the value and the remedy."""
 
 
 def setting(
@@ -33,18 +33,26 @@ def setting(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     remedy: str = "",
+    advanced: bool = False,
 ) -> Any:
-    """A dataclass field with help and bounds. ``remedy`` is added to the error for a value out of bounds."""
-    metadata = {"help": help, "low": low, "high": high, "choices": choices, "remedy": remedy}
+    """A dataclass field with help and bounds. ``remedy`` is added to the error for a value out of bounds. An
+    ``advanced`` setting is for ablations and special cases: ``gcr settings METHOD --all`` lists it."""
+    metadata = {"help": help, "low": low, "high": high, "choices": choices, "remedy": remedy, "advanced": advanced}
     return field(default=default, metadata=metadata)
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
-    """The error for a name that does not exist: what exists, and the nearest one."""
+def setting_names(part: type[Any]) -> list[str]:
+    """The declared settings of a class, in order."""
+    return [declared.name for declared in fields(part) if "help" in declared.metadata]
+
+
+def unknown(kind: str, name: str, known: Iterable[str], listed_by: str = "") -> BadInput:
+    """The error for a name that does not exist: the nearest one, and all that exist or the command that lists them."""
     names = sorted(known)
     near = [] if name.isdigit() else difflib.get_close_matches(name, names, n=1)
     hint = f' (did you mean "{near[0]}"?)' if near else ""
-    return BadInput(f'unknown {kind} "{name}"{hint}; known: {", ".join(names)}')
+    more = f"all: {listed_by}" if listed_by else f"known: {', '.join(names)}"
+    return BadInput(f'unknown {kind} "{name}"{hint}; {more}')
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ class Settings:
 
 
 def _checked(declared: Field[Any], value: Any) -> Any:
-    rule, kind = declared.metadata, str(declared.type)
+    rule, kind = declared.metadata, getattr(declared.type, "__name__", str(declared.type))
     value = _converted(declared.name, kind, value)
     remedy = f"; {rule['remedy']}" if rule["remedy"] else ""
     if rule["choices"] and value not in rule["choices"]:

@@ -1,8 +1,13 @@
 """A tiny scenario of made images: 3 tasks of 2 classes, small enough for whole runs in a test."""
 
+import os
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
@@ -11,6 +16,23 @@ from gcr.scenarios import Images, Scenario, equal_tasks
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `reference`
 torch.set_num_threads(1)
+
+HANG_SECONDS = 1800  # a guard against hangs on a busy machine, never a measurement
+ROOT = Path(__file__).parents[1]
+os.environ["PYTHONPATH"] = str(ROOT)  # subprocesses import this tree
+
+# No example has a deadline: on a busy machine any of them is slow.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
+
+
+def wait_until(condition: Callable[[], object], what: str, process: subprocess.Popen | None = None) -> None:
+    """Return once ``condition()`` is true, which must happen before ``process`` ends."""
+    deadline = time.monotonic() + HANG_SECONDS
+    while not condition():
+        assert process is None or process.poll() is None, f"the process ended before {what}"
+        assert time.monotonic() < deadline, f"waited {HANG_SECONDS} s for {what}"
+        time.sleep(0.01)
 
 
 def make_scenario(n_per_class: int = 12, channels: int = 1, size: int = 6, flip: bool = True) -> Scenario:

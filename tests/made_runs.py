@@ -1,11 +1,12 @@
 """Run folders made of numbers, for what only reads them."""
 
 import json
+from collections import Counter
 
 import torch
 from safetensors.torch import save_file
 
-from gcr.experiments.experiment import compose
+from gcr.experiments.experiment import Experiment, compose
 from gcr.runs.folder import RunFolder
 from gcr.training import Epoch
 
@@ -67,6 +68,23 @@ def finish(job, class_il=50.0, task_il=50.0, forgetting=20.0, versions=None, n_t
     job.folder.path.mkdir(parents=True, exist_ok=True)
     (job.folder.path / "experiment.json").write_text(job.experiment.to_json())
     (job.folder.path / "result.json").write_text(json.dumps(views | made, indent=2))
+
+
+def count_reading(monkeypatch):
+    """Counts, from now on, of JSON texts parsed ("texts") and experiments checked ("experiments")."""
+    counts, loads, from_dict = Counter(), json.loads, Experiment.from_dict
+
+    def count_text(*arguments, **options):
+        counts["texts"] += 1
+        return loads(*arguments, **options)
+
+    def count_experiment(values):
+        counts["experiments"] += 1
+        return from_dict(values)
+
+    monkeypatch.setattr(json, "loads", count_text)
+    monkeypatch.setattr(Experiment, "from_dict", count_experiment)
+    return counts
 
 
 SELECTION = {

@@ -1,48 +1,91 @@
-"""What the documents show runs as it stands, and the files they name are there."""
+"""Code blocks of the pages run, links resolve, tables equal the raw results, and pages keep to their limits."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-    ROOT / "results/README.md",
-]
+README, SITE = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *SITE, ROOT / "results/README.md"]
+
+
+def names(pages):
+    return [str(page.relative_to(ROOT)) for page in pages]
 
 
 def python_blocks(page):
-    return re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    """All but those right after a comment ``<!-- not run: why -->``."""
+    return re.findall(r"(?<!-->\n)^```python\n(.*?)^```", page.read_text(), re.S | re.M)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_examples_of_selection(number, capsys):
-    exec(compile(python_blocks(ROOT / "docs/selection.md")[number], "docs/selection.md", "exec"), {})
-    assert capsys.readouterr().out
+WITH_CODE = [page for page in (README, *SITE) if python_blocks(page)]
 
 
-def test_the_example_of_settling():
-    names = {}
-    exec(compile(python_blocks(ROOT / "docs/methods.md")[0], "docs/methods.md", "exec"), names)
-    assert names["net"][1].running_mean.abs().min() > 0
+@pytest.mark.parametrize("page", WITH_CODE, ids=names(WITH_CODE))
+def test_code_blocks_run(page, tmp_path, monkeypatch):
+    """Page by page, its blocks one after another in one namespace."""
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "page"}
+    for number, block in enumerate(python_blocks(page)):
+        exec(compile(block, f"{page.name}, block {number}", "exec", dont_inherit=True), namespace)
 
 
-def test_the_example_of_the_papers_data(capsys):
-    exec(compile(python_blocks(ROOT / "docs/tables.md")[0], "docs/tables.md", "exec"), {})
-    assert "74.69 0.85 True" in capsys.readouterr().out
+def test_few_blocks_are_left_out():
+    assert sum(page.read_text().count("<!-- not run:") for page in PAGES) <= 3
 
 
-def test_the_training_example_of_the_readme(capsys):
-    exec(compile(python_blocks(ROOT / "README.md")[0].replace("epochs=8", "epochs=1"), "README.md", "exec"), {})
-    accuracy, forgetting = map(float, capsys.readouterr().out.split())
-    assert 0 <= accuracy <= 100
-    assert -100 <= forgetting <= 100
-
-
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_links_resolve(page):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_pages_named_in_code_exist():
+    for folder in ("gcr", "benchmarks", "examples", "tests"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for page in re.findall(r"\bdocs/[a-z-]+\.md\b", file.read_text()):
+                assert (ROOT / page).exists(), f"{file}: {page}"
+
+
+@pytest.mark.parametrize("page", [README, *SITE], ids=names([README, *SITE]))
+def test_pages_are_short(page):
+    lines = page.read_text().splitlines()
+    assert len(lines) <= (120 if page == README else 150)
+    prose = [line for line in lines if not line.startswith(("|", "!["))]
+    assert max(map(len, prose)) <= 120
+
+
+def test_the_navigation_has_every_page():
+    config = (ROOT / "mkdocs.yml").read_text()
+    assert sorted(re.findall(r"^  - [^:]+: (\S+\.md)$", config, re.M)) == [page.name for page in SITE]
+
+
+def test_the_tables_equal_the_raw_results():
+    pytest.importorskip("scipy")
+    command = [sys.executable, str(ROOT / "benchmarks/evidence.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_demos_table_is_that_of_the_readme():
+    """Which tests/test_figures.py compares with the raw results."""
+    pages = (README, ROOT / "docs/index.md")
+    readme, start = ([line for line in page.read_text().splitlines() if line.startswith("│")] for page in pages)
+    assert readme == start
+    assert len(readme) == 5
+
+
+def test_the_site_builds(tmp_path):
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert pages
+    for page in pages:  # nothing is loaded from elsewhere
+        foreign = re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?https?://[^\s>]+", page.read_text())
+        assert not foreign, page

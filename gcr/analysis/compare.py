@@ -9,7 +9,7 @@ from pathlib import Path
 from gcr.analysis.formats import Entry, Sheet
 from gcr.analysis.load import METRICS, VIEWS, Group, Runs
 from gcr.analysis.statistics import BOLD_P, Comparison, Spread, compare, spread
-from gcr.experiments.experiment import differing
+from gcr.experiments.differences import differing
 from gcr.settings import BadInput
 
 COLUMNS = ["", "first", "second", "first - second", "seeds", "p", "effect"]

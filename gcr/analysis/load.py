@@ -134,9 +134,9 @@ class Runs:
         online = [group.experiment for group in self.groups if group.experiment.stream.online]
         notes = []
         for scenario in dict.fromkeys(experiment.scenario for experiment in online):
-            made = [e for e in online if e.scenario == scenario and not e.method.sees_all_tasks]
-            told = dict.fromkeys(e.label for e in made if e.method.needs_tasks)
-            if told and not all(e.method.needs_tasks for e in made):
+            made = [e for e in online if e.scenario == scenario and e.method.stages != "all at once"]
+            told = dict.fromkeys(e.label for e in made if e.method.stages == "tasks")
+            if told and not all(e.method.stages == "tasks" for e in made):
                 notes.append(
                     f"{scenario}, online: {', '.join(told)} evaluated at the ends of tasks, others after every stream; "
                     "forgetting, any-time and learning accuracy cannot be compared between the two"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gcr.analysis.formats import Entry, Sheet
 from gcr.analysis.load import METRICS, VIEWS, Group
-from gcr.experiments import readings
-from gcr.experiments.experiment import flat, plain
+from gcr.experiments import variants
+from gcr.experiments.differences import unusual
+from gcr.experiments.names import short_names
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
 IN_COLUMNS = ("memory.buffer", "stream.setting")  # told by a table's columns and title
@@ -91,42 +92,43 @@ def row_names(groups: list[Group], always: Sequence[str] = ()) -> list[str]:
 def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
     """For each of some groups, what a reader must know of it.
 
-    Values that one tunes (all of training, numbers of the method) are told where groups differ in them; of the rest
-    what is not at its default, model and stream again only where groups differ; the folder where all that is the same
-    for two of them. Settings in ``always`` are told whatever they are.
+    Values that one tunes (training, optimizer, numbers of the method) are named where groups differ in them; of the
+    rest what is not at its default, model and stream again only where groups differ; the folder where all that is the
+    same for two of them. Settings in ``always`` are always named. Where it is shorter, a variant of GCR stands for its
+    settings.
     """
-    described = [flat(group.experiment.to_dict()) for group in groups]
+    described = [group.experiment.settings for group in groups]
     keys = {key for settings in described for key in settings}
     varying = {key for key in keys if len({str(settings.get(key)) for settings in described}) > 1}
-    told = []
-    for group, settings in zip(groups, described, strict=True):
-        unusual = group.experiment.unusual
-        words: dict[str, Any] = {}
-        points: dict[str, Any] = {}
-        for key, value in settings.items():
-            name = plain(key)
-            if key.startswith("training.") or (key.startswith("method.") and not isinstance(value, str)):
-                tell = key in varying
-            else:
-                tell = key in unusual and (key in varying or key.startswith(("method.", "memory.")))
-            tell |= name in always and key not in IN_COLUMNS
-            if tell and name in readings.POINTS:
-                points[name] = value
-            elif tell:
-                words[name] = value
-        if group.experiment.has_readings:
-            by_name = group.experiment.by_name
-            asked = {name: value for name, value in points.items() if name in always}
-            rest = {name: value for name, value in points.items() if name not in always}
-            points = readings.as_reading(by_name) if "reading" in always else readings.in_words(by_name, rest)
-            points |= asked
-        words |= points
-        told.append(", ".join(f"{name}={value}" for name, value in words.items()))
+    told = [_words(group, settings, varying, always) for group, settings in zip(groups, described, strict=True)]
     folders = _told_apart([group.folder.parts for group in groups])
     return [
         ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words
         for words, folder in zip(told, folders, strict=True)
     ]
+
+
+def _words(group: Group, settings: Mapping[str, Any], varying: Collection[str], always: Collection[str]) -> str:
+    """What ``distinctions`` says of one group, but for its folder."""
+    changed, names = unusual(group.experiment), short_names(settings)
+    asked = {key for key in settings if key not in IN_COLUMNS and (key in always or names[key] in always)}
+    shown = {}
+    for key, value in settings.items():
+        number_of_method = key.startswith("method.") and not isinstance(value, str)
+        tuned = number_of_method or key.startswith(("training.", "optimizer."))
+        special = key in changed and (key in varying or key.startswith(("method.", "memory.", "selector.")))
+        if key in asked or (key in varying if tuned else special):
+            shown[key] = value
+    words = {names[key]: value for key, value in shown.items() if key not in variants.PAPER}
+    points = {key: value for key, value in shown.items() if key in variants.PAPER}
+    if group.experiment.has_variants:
+        variant, others = variants.nearest(settings)
+        rest = {key: value for key, value in points.items() if key not in asked}
+        if "variant" in always or len(others) + 1 < len(rest):
+            words["variant"] = variant
+            points = others | {key: settings[key] for key in settings if key in asked and key in variants.PAPER}
+    words |= {names[key]: value for key, value in points.items()}
+    return ", ".join(f"{name}={value}" for name, value in words.items())
 
 
 def _told_apart(paths: Sequence[tuple[str, ...]]) -> list[str]:

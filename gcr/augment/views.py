@@ -1,9 +1,14 @@
-"""The views of a data set's images: plain, weak and strong. uint8 images and draws in, normalised floats out."""
+"""The views of a data set's images: plain, weak and strong. Images and draws in, normalised floats out.
+
+uint8 images are scaled to [0, 1]. Float images are taken as they are; colour jitter and grey need them in [0, 1].
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,11 +17,12 @@ from gcr.augment.strong import STRONG_DRAWS, colour_jitter, grey, resized_crop
 from gcr.augment.weak import WEAK_DRAWS, shift_and_flip
 
 DRAWS = {"weak": WEAK_DRAWS, "strong": STRONG_DRAWS}  # uniforms an image needs for each kind of view
+MEASURED_AT_ONCE = 4096  # images
 
 
 @dataclass(frozen=True)
 class Views:
-    mean: tuple[float, ...]  # per channel, of images scaled to [0, 1]
+    mean: tuple[float, ...]  # per channel, of images scaled to [0, 1], or of float images as they are
     std: tuple[float, ...]
     pad: int = 4
     flip: bool = True
@@ -25,18 +31,38 @@ class Views:
     jitter_share: float = 0.8
     grey_share: float = 0.2
 
+    @classmethod
+    def measured(cls, images: Tensor, **changes: Any) -> Self:
+        """Views with the mean and deviation of these images, [n, c, h, w]. A constant channel has deviation 1.
+
+        >>> Views.measured(torch.tensor([0.0, 4.0]).reshape(2, 1, 1, 1), pad=0, flip=False).std
+        (2.0,)
+        """
+        channels = range(images.shape[1])
+        count = images[:, 0].numel()
+        mean = [_total(images, channel, 0.0, 1) / count for channel in channels]
+        std = [math.sqrt(_total(images, channel, mean[channel], 2) / count) for channel in channels]
+        tiny = [1e-6 * max(abs(value), 1e-30) for value in mean]
+        std = [value if value > least else 1.0 for value, least in zip(std, tiny, strict=True)]
+        return cls(**{"mean": tuple(mean), "std": tuple(std)} | changes)
+
+    @property
+    def colours(self) -> bool:
+        """Whether strong views change colours, which needs images in [0, 1]."""
+        return self.jitter_share > 0 or self.grey_share > 0
+
     def make(self, kind: str, images: Tensor, draws: Tensor) -> Tensor:
         """A view of every image: ``kind`` is weak or strong, ``draws`` are [b, DRAWS[kind]] uniforms."""
         return self.weak(images, draws) if kind == "weak" else self.strong(images, draws)
 
     def plain(self, images: Tensor) -> Tensor:
-        return self._normalised(images.float() / 255)
+        return self._normalised(_scaled(images))
 
     def weak(self, images: Tensor, draws: Tensor) -> Tensor:
         return self.plain(shift_and_flip(images, draws, self.pad, self.flip))
 
     def strong(self, images: Tensor, draws: Tensor) -> Tensor:
-        view = resized_crop(images.float() / 255, draws[:, :5], *self.crop, self.flip)
+        view = resized_crop(_scaled(images), draws[:, :5], *self.crop, self.flip)
         chosen = (draws[:, 5] < self.jitter_share).reshape(-1, 1, 1, 1)
         view = torch.where(chosen, colour_jitter(view, draws[:, 6:10], *self.jitter), view)
         if view.shape[1] == 3:
@@ -46,6 +72,16 @@ class Views:
     def _normalised(self, images: Tensor) -> Tensor:
         mean, std = _moments(self.mean, self.std, images.device)
         return (images - mean) / std
+
+
+def _scaled(images: Tensor) -> Tensor:
+    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
+
+
+def _total(images: Tensor, channel: int, mean: float, power: int) -> float:
+    """The sum of ``(value - mean) ** power`` over a channel of the scaled images, in float64, part by part."""
+    parts = images[:, channel].split(MEASURED_AT_ONCE)
+    return sum(float((_scaled(part).double() - mean).pow(power).sum()) for part in parts)
 
 
 @cache  # copied to the device once: a training step must not wait for the host

@@ -45,6 +45,8 @@ def train_and_show(
         job.folder.make()
     if reused := len(jobs) - len(waiting):
         err.print(f"{reused} of {len(jobs)} runs were there already", highlight=False)
+    if err.is_terminal and (line := memory_line([job.experiment for job in waiting])):
+        err.print(line, highlight=False)
     ending = Ending()
     if waiting:
         with RunProgress(waiting, err) as progress:
@@ -75,14 +77,34 @@ def check_ready(experiments: Sequence[Experiment], how: Execution, needs: set[st
 
     check_engine(how)
     if how.engine == "local":  # what the nodes of a cluster have is theirs to say
-        for method in {experiment.method for experiment in experiments}:
-            pick_mode(how.mode, pick_device(how.device), method)
+        pick_mode(how.mode, pick_device(how.device))
     names = {experiment.scenario for experiment in experiments}
     for needed in {library for name in names for library in entry(name).needs} | needs:
         if importlib.util.find_spec(needed) is None:
             raise BadInput(f"this needs the library {needed}; install it with pip")
     for name in sorted(names):
         entry(name).check_present()
+
+
+def memory_line(experiments: Sequence[Experiment]) -> str:
+    """How much memory the runs keep, where it is the same for all.
+
+    For example "memory: 100 examples + 100 candidates, 0.02 MB".
+    """
+    from gcr.runs.estimate import shape_and_examples
+    from gcr.scenarios import entry
+
+    sizes = set()
+    for scenario, memory in {(experiment.scenario, experiment.memory) for experiment in experiments}:
+        if memory is not None:
+            shape, _ = shape_and_examples(scenario)
+            nbytes = memory.nbytes(shape, entry(scenario).n_classes)
+            sizes.add((memory.buffer, memory.pool_size, nbytes))
+    if len(sizes) != 1:
+        return ""
+    kept, candidates, nbytes = sizes.pop()
+    pooled = f" + {candidates:,} candidates" if candidates else ""
+    return f"memory: {kept:,} examples{pooled}, {nbytes / 1e6:.2f} MB"
 
 
 def this_command() -> str:

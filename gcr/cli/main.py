@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import gcr
 from gcr.cli import launch
-from gcr.cli.console import check_format, err, out, print_names, print_table, warn_of_unreadable
+from gcr.cli.console import check_format, err, out, print_table, warn_of_unreadable
 from gcr.cli.data import data_app
+from gcr.cli.listing import LISTS
 from gcr.cli.options import (
     AddressOption,
     DeviceOption,
@@ -30,6 +31,7 @@ from gcr.cli.options import (
     RunsArgument,
     ThreadsOption,
     TrackOption,
+    VariantOption,
 )
 from gcr.cli.parse import read_buffers, read_pack, read_seeds, read_settings, read_variants, read_words
 from gcr.cli.reproduce import reproduce, sweep
@@ -45,10 +47,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-app.add_typer(data_app)
-app.add_typer(results_app)
-app.command()(reproduce)
-app.command()(sweep)
 
 
 def run_cli(arguments: list[str] | None = None) -> int:
@@ -117,6 +115,7 @@ def run(
     selector: Annotated[
         str | None, typer.Option("--selector", help="See `gcr selectors`; the method's own if not given.")
     ] = None,
+    variant: VariantOption = None,
     setting: Annotated[
         str | None, typer.Option("--setting", help="offline (the default) or online: one pass over streams.")
     ] = None,
@@ -126,7 +125,7 @@ def run(
     model: Annotated[str | None, typer.Option("--model", help="convnet, mlp or resnet18.")] = None,
     seeds: Annotated[str, typer.Option("--seeds", help="As 0,1,2 or 0-4.")] = "0",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting, as lr=0.03; may be repeated.")
+        list[str] | None, typer.Option("--set", help="Any setting, as lr=0.03 or memory.admit=all; may be repeated.")
     ] = None,
     vary: Annotated[
         list[str] | None,
@@ -176,6 +175,8 @@ def run(
 
     `gcr run seq-digits --vary selector=grad-approx,class-balanced --vary gamma=0,0.1 --seeds 0-4`
 
+    `gcr run seq-digits --vary variant=paper,released --seeds 0-4`
+
     `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8`
 
     `gcr run seq-cifar10 --method gcr,er --seeds 0-14 --engine ray --address 10.0.0.1:6379 --track mlflow`
@@ -187,11 +188,20 @@ def run(
     from gcr.runs.job import Execution, Job
 
     overrides = read_settings(settings or [])
-    named = {"buffer": buffer, "epochs": epochs, "model": model, "precision": precision}
-    for key, value in (named | {"setting": setting, "stream": stream}).items():
+    named = {
+        "memory.buffer": buffer,
+        "training.epochs": epochs,
+        "training.precision": precision,
+        "stream.setting": setting,
+        "stream.stream": stream,
+        "model": model,
+        "variant": variant,
+    }
+    for key, value in named.items():
         if value is not None:
-            if key in overrides:
-                raise BadInput(f"{key} is given twice, as --{key} and as --set {key}=…; give it once")
+            option = key.split(".")[-1]
+            if twice := overrides.keys() & {key, option}:
+                raise BadInput(f"{option} is given twice, as --{option} and as --set {min(twice)}=…; give it once")
             overrides[key] = value
     methods = [known.name for known in METHODS] if method == "all" else method.split(",")
     many = len(methods) > 1
@@ -204,11 +214,11 @@ def run(
     if twice := variants[0].keys() & (overrides.keys() | ({"selector"} if selector else set())):
         raise BadInput(f"{min(twice)} is varied and given once more; give it once")
     jobs = []
-    for each, variant, seed in itertools.product(methods, variants, read_seeds(seeds)):
-        values = settings_of(each, overrides, several=many) | {k: v for k, v in variant.items() if k != "selector"}
-        chosen = variant.get("selector", selector)
+    for each, changed, seed in itertools.product(methods, variants, read_seeds(seeds)):
+        values = settings_of(each, overrides, several=many) | {k: v for k, v in changed.items() if k != "selector"}
+        chosen = changed.get("selector", selector)
         experiment = compose(scenario, each, seed=seed, selector=chosen, overrides=values)
-        jobs.append(Job(experiment, RunFolder.of(out_folder, experiment, variant_name(experiment, variant, name))))
+        jobs.append(Job(experiment, RunFolder.of(out_folder, experiment, variant_name(experiment, changed, name))))
     if len({job.experiment for job in jobs}) < len(jobs):
         raise BadInput(f"{'--vary has a value' if vary else '--method has a method'} twice; give each once")
     how = Execution(
@@ -226,47 +236,9 @@ def run(
         track,
         model=not no_model,
     )
-    given = {key: value for key, value in overrides.items() if key not in ("buffer", "setting")}  # told anyway
+    shown = {key: key.split(".")[-1] if key in named else key for key in overrides}  # as they were typed
+    given = {shown[key]: value for key, value in overrides.items() if shown[key] not in ("buffer", "setting")}
     return launch.train_and_show(jobs, out_folder, how, given=given, varied=list(variants[0]))
-
-
-@app.command("methods")
-def list_methods() -> None:
-    """The learning methods, with their settings and defaults."""
-    from gcr.methods import METHODS
-
-    print_names("method", [(m.name, m.summary, _defaults(m)) for m in METHODS])
-
-
-@app.command("selectors")
-def list_selectors() -> None:
-    """The ways to choose what memory keeps, with their settings and defaults."""
-    from gcr.experiments.experiment import POLICIES
-
-    print_names("selector", [(s.name, s.summary, _defaults(s)) for s in POLICIES])
-
-
-@app.command("scenarios")
-def list_scenarios() -> None:
-    """The sequences of tasks."""
-    from gcr.scenarios import entries
-
-    print_names("scenario", [(s.name, s.summary, "") for s in entries()])
-
-
-@app.command("settings")
-def list_settings(
-    method: Annotated[str, typer.Argument(help="See `gcr methods`.")] = "gcr",
-    selector: Annotated[str | None, typer.Option("--selector", help="See `gcr selectors`.")] = None,
-    scenario: Annotated[str, typer.Option("--scenario", help="Some defaults are the scenario's.")] = "seq-digits",
-) -> None:
-    """What `--set` takes for a method, with defaults and a line each.
-
-    Example: `gcr settings er --selector grad-approx`
-    """
-    from gcr.experiments.experiment import setting_lines
-
-    print_names("setting", setting_lines(scenario, method, selector), third="default")
 
 
 @app.command()
@@ -402,9 +374,12 @@ def report(
     out.print(f"report: {written}", highlight=False, soft_wrap=True)
 
 
-def _defaults(part: type[Any]) -> str:
-    return ", ".join(f"{f.name}={f.default}" for f in fields(part) if "help" in f.metadata)
-
+app.command()(reproduce)
+app.command()(sweep)
+for listed in LISTS:
+    app.command(listed)(LISTS[listed])
+app.add_typer(data_app)
+app.add_typer(results_app)
 
 if __name__ == "__main__":
     sys.exit(run_cli())

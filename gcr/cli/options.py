@@ -35,6 +35,10 @@ GpusOption = Annotated[float, typer.Option("--gpus", help="Share of a GPU that R
 TrackOption = Annotated[
     str, typer.Option("--track", help="Report to tensorboard, mlflow or both, as tensorboard,mlflow.")
 ]
+VariantOption = Annotated[
+    str | None,
+    typer.Option("--variant", help="Of GCR: paper (its text) or released (its code); if not given, our default."),
+]
 NoModelOption = Annotated[
     bool, typer.Option("--no-model", help="Keep no network (model.safetensors) of finished runs.")
 ]

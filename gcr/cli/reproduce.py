@@ -21,6 +21,7 @@ from gcr.cli.options import (
     ProcessesOption,
     ThreadsOption,
     TrackOption,
+    VariantOption,
 )
 from gcr.cli.parse import read_buffers, read_pack, read_seeds, read_settings, read_words
 from gcr.settings import BadInput, unknown
@@ -43,10 +44,7 @@ def reproduce(
         str | None,
         typer.Option("--values", help="paper: what its search chose (the default); sweep: search on validation data."),
     ] = None,
-    reading: Annotated[
-        str | None,
-        typer.Option("--reading", help="Of GCR's open points: text or code; else ours (docs/fidelity.md)."),
-    ] = None,
+    variant: VariantOption = None,
     epochs_scale: Annotated[
         float, typer.Option("--epochs-scale", help="A quick look with this share of the epochs, marked as such.")
     ] = 1.0,
@@ -98,7 +96,7 @@ def reproduce(
         values=values or "",
         epochs_scale=epochs_scale,
         precision=precision,
-        reading=reading,
+        variant=variant,
     )
     check_format(form)
     if dry_run and show:

@@ -92,7 +92,7 @@ def show(plan: Plan, page: bool, form: str = "terminal") -> int:
     if plan.table.name == MAIN_FIGURE and runs.groups:
         from gcr.paper.main_figure import draw_main_figure
 
-        for file in draw_main_figure(found.rows, plan.out, mark, bool(plan.searches), plan.request.reading or ""):
+        for file in draw_main_figure(found.rows, plan.out, mark, bool(plan.searches), plan.request.variant or ""):
             err.print(f"figure: {file}", highlight=False, soft_wrap=True)
     if page and runs.groups:
         _write_page(plan)
@@ -116,10 +116,10 @@ def _write_page(asked: Plan) -> None:
     searched = bool(plan.searches)
     first = HeadlineTable(plan.table.name, found, notes, searched, mark)
     own_search = searched and not plan.table.grids
-    marks = [f"reading={request.reading}"] if request.reading else []
+    marks = [f"variant={request.variant}"] if request.variant else []
     marks += ["searched values"] * own_search + [f"{mark}: a quick look"] * bool(mark)
     title = plan.table.title + (f" ({'; '.join(marks)})" if marks else "")
-    asked_for = [request.precision or "", request.reading or ""]
+    asked_for = [request.precision or "", request.variant or ""]
     parts = [request.table, "sweep" * own_search, *asked_for, mark.replace(" ×", "-")]
     file = plan.out / f"{'-'.join(filter(None, parts))}.html"
     written = write_report(runs.groups, file, title, runs.unreadable, first)

@@ -1,26 +1,37 @@
-"""Experiment: all that determines a run, frozen, checked, and JSON both ways.
+"""Experiment: all that determines a run, frozen, checked, and JSON both ways; and ``compose``, from names to objects.
 
->>> experiment = compose("seq-digits", "gcr", seed=1, overrides={"alpha": "0.2"})
+>>> experiment = compose("seq-digits", "gcr", seed=1, overrides={"method.alpha": "0.2", "lr": "0.05"})
+>>> experiment.method.alpha, experiment.optimizer.lr
+(0.2, 0.05)
 >>> Experiment.from_json(experiment.to_json()) == experiment
 True
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from gcr import scenarios
-from gcr.experiments import readings
-from gcr.memory import GssGreedy, Policy, Reservoir
+import torch
+from torch import nn
+
+from gcr import models, scenarios
+from gcr.experiments.defaults import FOLLOWS_LR, ONLINE, OPTIMIZER
+from gcr.experiments.migrate import migrated
+from gcr.experiments.names import POLICIES, class_of, flat, from_mapping, short_names, to_mapping
+from gcr.experiments.optimizers import OptimizerSpec
+from gcr.experiments.variants import check_variant, default_variant, has_variants, settings_of_variant
+from gcr.memory import Policy
 from gcr.methods import METHODS, Method
-from gcr.models import MODELS
-from gcr.scenarios import Stream
-from gcr.select import SELECTORS, Selector
-from gcr.settings import BadInput, Settings, unknown
+from gcr.scenarios import Scenario, Stream
+from gcr.settings import BadInput, setting_names, unknown
 from gcr.training import Training
+from gcr.training.sgd import Sgd
+
+Owners = Mapping[str, type[Any]]  # the class behind each of method, memory, selector, optimizer, training, stream
 
 
 @dataclass(frozen=True)
@@ -30,12 +41,13 @@ class Experiment:
     model: str
     method: Method
     memory: Policy | None  # None where the method keeps no memory
+    optimizer: OptimizerSpec
     training: Training
     seed: int
 
     def __post_init__(self) -> None:
         about = scenarios.entry(self.scenario)
-        if self.model not in (known := [make.__name__ for make in MODELS]):
+        if self.model not in (known := [make.__name__ for make in models.MODELS]):
             raise unknown("model", self.model, known)
         self.stream.check_classes(about.n_classes, about.name)
         self.stream.check_noise(about.n_classes, self.stream.tasks or about.n_tasks)
@@ -55,25 +67,33 @@ class Experiment:
                 f"stream must be >= batch, which is {training.batch}, got {stream.stream}; use a longer --stream or a "
                 "smaller batch"
             )
-        if stream.online and training.epochs > 1 and not method.sees_all_tasks:
+        if stream.online and training.epochs > 1 and method.stages != "all at once":
             raise BadInput(
                 f"epochs must be 1 in the online setting, got {training.epochs}; a stream passes once "
                 "(repeats sets the steps on every batch)"
             )
-        if method.needs_tasks and self.memory is not None and self.memory.every:
+        if method.stages == "tasks" and self.memory is not None and self.memory.every:
             raise BadInput(f"{method.name} must know where tasks end; leave out every")
+
+    def make_net(self, scenario: Scenario) -> nn.Module:
+        """A new network, its initial weights a function of the seed."""
+        return models.build(self.model, scenario.image_shape, scenario.n_classes, self.seed)
+
+    def make_optimizer(self, net: nn.Module) -> Sgd | torch.optim.Optimizer:
+        return self.optimizer.make(net.parameters())
 
     def to_dict(self) -> dict[str, Any]:
         memory = None
         if self.memory is not None:
-            memory = _plain(self.memory) | {"selector": _named(self.memory.selector)}
+            memory = to_mapping(self.memory) | {"selector": to_mapping(self.memory.selector, named=True)}
         return {
             "scenario": self.scenario,
-            "stream": _plain(self.stream),
+            "stream": to_mapping(self.stream),
             "model": self.model,
-            "method": _named(self.method),
+            "method": to_mapping(self.method, named=True),
             "memory": memory,
-            "training": _plain(self.training),
+            "optimizer": to_mapping(self.optimizer),
+            "training": to_mapping(self.training),
             "seed": self.seed,
         }
 
@@ -82,21 +102,24 @@ class Experiment:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
+        """Files of earlier versions load too (``migrate.py``)."""
+        values = migrated(values)
         known = {declared.name for declared in fields(cls)}
         for key in values:
             if key not in known:
                 raise unknown("key of an experiment", key, known)
-        if missing := known - values.keys() - {"stream"}:  # runs from before there were streams lack it
+        if missing := known - values.keys():
             raise BadInput(f"experiment lacks {', '.join(sorted(missing))}")
         memory = values["memory"]
         if memory is not None:
-            memory = Policy.from_mapping({**memory, "selector": _from_named(memory["selector"], "selector", POLICIES)})
+            memory = Policy.from_mapping({**memory, "selector": from_mapping(memory["selector"], "selector", POLICIES)})
         return cls(
             scenario=values["scenario"],
-            stream=Stream.from_mapping(values.get("stream", {})),
+            stream=Stream.from_mapping(values["stream"]),
             model=values["model"],
-            method=_from_named(values["method"], "method", METHODS),
+            method=from_mapping(values["method"], "method", METHODS),
             memory=memory,
+            optimizer=OptimizerSpec.from_mapping(values["optimizer"]),
             training=Training.from_mapping(values["training"]),
             seed=values["seed"],
         )
@@ -124,38 +147,27 @@ class Experiment:
         return self.scenario, method, [p.name for p in POLICIES].index(self.memory.selector.name), self.memory.buffer
 
     @property
-    def unusual(self) -> set[str]:
-        """Its settings, under dotted names, that are not at their defaults; its buffer's size is never one of them."""
-        given: dict[str, Any] = {"setting": self.stream.setting}
-        selector = None
-        if self.memory is not None:
-            given["buffer"], selector = self.memory.buffer, self.memory.selector.name
-        usual = compose(self.scenario, self.method.name, seed=self.seed, selector=selector, overrides=given)
-        found = {key: plain(key) for key in differing(self, usual)}
-        if not found.values() & readings.POINTS:
-            return set(found)
-        given |= {name: self.by_name[name] for name, _, _ in readings.GIVES_WAY if name in found.values()}
-        usual = compose(self.scenario, self.method.name, seed=self.seed, selector=selector, overrides=given)
-        points = {key for key in differing(self, usual) if plain(key) in readings.POINTS}
-        return {key for key, name in found.items() if name not in readings.POINTS} | points
+    def settings(self) -> dict[str, Any]:
+        """All its settings under dotted names, as ``compose`` takes them: method.alpha, selector.ridge, …"""
+        return {
+            key.removeprefix("memory.") if ".selector." in key else key: v for key, v in flat(self.to_dict()).items()
+        }
 
     @property
     def by_name(self) -> dict[str, Any]:
-        """All its settings under their plain names, as ``compose`` takes them."""
-        return {plain(key): value for key, value in flat(self.to_dict()).items()}
+        """The same, and under plain names those that only one owner has."""
+        settings = self.settings
+        return settings | {plain: settings[key] for key, plain in short_names(settings).items()}
 
     @property
-    def has_readings(self) -> bool:
-        return self.memory is not None and readings.concern(self.method.name, self.memory.selector.name)
+    def has_variants(self) -> bool:
+        return self.memory is not None and has_variants(self.method.name, self.memory.selector.name)
 
     @property
     def run_name(self) -> str:
         buffer = [f"k{self.memory.buffer}"] if self.memory else []
         online = ["online"] if self.stream.online else []
         return "-".join([self.scenario, *online, *self.label.replace("++", "pp").split(" + "), *buffer])
-
-
-POLICIES: tuple[type[Selector] | type[Reservoir] | type[GssGreedy], ...] = (Reservoir, GssGreedy, *SELECTORS)
 
 
 def compose(
@@ -166,164 +178,127 @@ def compose(
     selector: str | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Experiment:
-    """An experiment from names and single settings; what is not given takes the defaults of scenario and method.
+    """An experiment from names and single settings; the rest takes the defaults of scenario, method and variant.
 
-    ``overrides`` are settings by plain name, wherever they belong: model, lr, epochs, alpha, buffer, ridge, …; and
-    ``reading``, which stands for several of them (``gcr.experiments.readings``).
+    ``overrides`` are settings under dotted names (``method.alpha``, ``memory.buffer``, ``selector.ridge``,
+    ``optimizer.lr``, ``training.epochs``, ``stream.tasks``), or under plain ones that only one owner has; ``model``;
+    and ``variant``, which stands for several of them (``variants.py``).
     """
     given = dict(overrides or {})
     about = scenarios.entry(scenario)
-    method_class = _by_name("method", method, METHODS)
-    policy_class = _by_name("selector", selector or method_class.default_selector, POLICIES)
-    model = given.pop("model", about.model)
-    has_memory = bool(method_class().replays)
-    if not has_memory and (selector or "buffer" in given):
+    method_class = class_of("method", method, METHODS)
+    policy_class = class_of("selector", selector or method_class.default_selector, POLICIES)
+    owners = owners_of(method_class, policy_class)
+    if "selector" not in owners and (selector or "buffer" in given or "memory.buffer" in given):
         raise BadInput(f"{method} keeps no memory; leave out {'selector' if selector else 'buffer'}")
-    parts: list[type[Any]] = [Stream, method_class, Training]
-    if has_memory:
-        parts += [Policy, policy_class]
-    homes = {name: part for part in parts for name in setting_names(part)}
-    given = _with_reading(given, method_class, policy_class, homes)
-    for key in given:
-        if key not in homes:
-            whose = f"setting of {method}{f' + {selector}' if selector else ''}"
-            more = ["reading"] if readings.concern(method, policy_class.name) else []
-            raise unknown(whose, key, ["model", *more, *homes])
-        if key in unused_by(method_class):
-            why = ": each task is one" if key == "stream" and method_class.needs_tasks else ""
-            raise BadInput(f"{method} has no use for {key}{why}; leave it out")
-    values = {part: {key: value for key, value in given.items() if homes[key] is part} for part in parts}
-    memory = None
-    if has_memory:
-        memory = Policy(**({"buffer": about.buffer} | values[Policy]), selector=policy_class(**values[policy_class]))
-    online = values[Stream].get("setting") == "online"
-    if "stream" in given and not online:
+    model, variant = given.pop("model", about.model), given.pop("variant", None)
+    whose = f"{method}{f' + {selector}' if selector else ''}"
+    if variant is not None and not has_variants(method, policy_class.name):
+        raise BadInput(f"{whose} has no variants; leave out variant, or use method gcr or selector grad-approx")
+    values = assign(given, owners, whose, unused_by(method_class))
+    online = values["stream"].get("setting") == "online"
+    if "stream" in values["stream"] and not online:
         raise BadInput("stream is the length of streams in the online setting; add --setting online, or leave it out")
-    length = {"stream": about.stream} if online else {}
-    stream = Stream(**(length | values[Stream]))
-    usual: dict[str, Any] = {"epochs": about.epochs, "lr": about.lr}
-    if stream.online and not method_class.sees_all_tasks:
-        usual |= {"epochs": 1, "batch": about.stream_batch, "lr": about.stream_lr}
-        values[method_class] = {**method_class.on_streams, **values[method_class]}
-    training = Training(**(usual | values[Training]))
-    if method_class.follows_lr:
-        values[method_class] = {method_class.follows_lr: training.lr} | values[method_class]
-    return Experiment(scenario, stream, model, method_class(**values[method_class]), memory, training, seed)
+    streamed = online and method_class.stages != "all at once"
+    usual: dict[str, dict[str, Any]] = {
+        "stream": {"stream": about.stream} if online else {},
+        "method": dict(ONLINE.get(method, {})) if streamed else {},
+        "memory": {"buffer": about.buffer},
+        "selector": {},
+        "optimizer": {"lr": about.stream_lr if streamed else about.lr, **OPTIMIZER.get(method, {})},
+        "training": {"epochs": 1, "batch": about.stream_batch} if streamed else {"epochs": about.epochs},
+    }
+    training = Training(**usual["training"] | values["training"])
+    one_pass = streamed or training.epochs == 1
+    variant = default_variant(method, online) if variant is None else variant
+    for key, value in settings_of_variant(variant, one_pass, method, policy_class.name).items():
+        if key not in unused_by(method_class):
+            owner, name = key.split(".")
+            usual[owner][name] = value
+    optimizer = OptimizerSpec(**usual["optimizer"] | values["optimizer"])
+    if method in FOLLOWS_LR:
+        usual["method"][FOLLOWS_LR[method]] = optimizer.lr
+    memory = None
+    if "selector" in owners:
+        chosen = policy_class(**usual["selector"] | values["selector"])
+        memory = Policy(**usual["memory"] | values["memory"], selector=chosen)
+    return Experiment(
+        scenario,
+        Stream(**usual["stream"] | values["stream"]),
+        model,
+        method_class(**usual["method"] | values["method"]),
+        memory,
+        optimizer,
+        training,
+        seed,
+    )
 
 
-def _with_reading(
-    given: dict[str, Any], method: type[Method], policy: type[Any], homes: Mapping[str, type[Any]]
-) -> dict[str, Any]:
-    """``given`` with what its reading, or else the method's usual one, stands for."""
-    reading = given.pop("reading", None)
-    if reading is not None and not readings.concern(method.name, policy.name):
-        raise BadInput(f"{method.name} has no use for reading, which is about GCR and its selection; leave it out")
-    if reading is None:
-        reading = method.reading if given.get("setting") != "online" else None
-    if reading is None:
-        return given
-    known = [name for name in homes if name not in unused_by(method)]
-    return readings.settings_of_reading(reading, known, given) | given
+def owners_of(method: type[Method], policy: type[Any]) -> Owners:
+    """What the settings of an experiment belong to."""
+    memory: Owners = {"memory": Policy, "selector": policy} if method().replays else {}
+    return {"stream": Stream, "method": method, **memory, "optimizer": OptimizerSpec, "training": Training}
 
 
-def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dict[str, Any]:
-    """``overrides`` for one of ``several`` methods: without what it makes nothing of."""
-    chosen = _by_name("method", method, METHODS)
-    left_out = set(unused_by(chosen))
-    if "reading" in overrides:
-        readings.check(overrides["reading"])
-    if not chosen().replays:
-        left_out |= set(setting_names(Policy))
-    if not readings.concern(method, chosen.default_selector):
-        left_out.add("reading")
-    return {key: value for key, value in overrides.items() if not (several and key in left_out)}
+def assign(
+    given: Mapping[str, Any], owners: Owners, whose: str, unused: frozenset[str] = frozenset()
+) -> dict[str, dict[str, Any]]:
+    """Settings by owner."""
+    values: dict[str, dict[str, Any]] = {owner: {} for owner in owners}
+    for key, value in given.items():
+        owner, name = find_owner(key, owners, whose)
+        if f"{owner}.{name}" in unused:
+            why = ": each task is one" if name == "stream" else ""
+            raise BadInput(f"{whose} ignores {key}{why}; leave it out")
+        if name in values[owner]:
+            raise BadInput(f"{owner}.{name} is given twice; give it once")
+        values[owner][name] = value
+    return values
+
+
+def find_owner(key: str, owners: Owners, whose: str) -> tuple[str, str]:
+    """The owner of a setting and its name there. ``key`` is dotted, or plain where only one owner has it."""
+    key = "optimizer.name" if key == "optimizer" else key
+    names = {f"{owner}.{name}": (owner, name) for owner, part in owners.items() for name in setting_names(part)}
+    if key in names:
+        return names[key]
+    found = [dotted for dotted, (_, name) in names.items() if name == key]
+    if len(found) > 1:
+        raise BadInput(f"{key} is a setting of several parts of {whose}; write {' or '.join(found)}")
+    if not found:
+        known = names if "." in key else {name for _, name in names.values()}
+        method, _, selector = whose.partition(" + ")
+        command = f"gcr settings {method}{f' --selector {selector}' if selector else ''} --all"
+        raise unknown(f"setting of {whose}", key, ["model", *known], listed_by=command)
+    return names[found[0]]
 
 
 def unused_by(method: type[Method]) -> frozenset[str]:
-    """Settings that it makes nothing of."""
-    return method.unused | ({"stream"} if _knows_tasks(method) else set())
+    """Settings that it ignores, under dotted names."""
+    others: Owners = {"memory": Policy, "optimizer": OptimizerSpec, "training": Training}
+    names = {f"{owner}.{name}" for owner, part in others.items() for name in setting_names(part)}
+    found = {key for key in names if not method.unused.isdisjoint(key.split("."))}
+    return frozenset(found | ({"stream.stream"} if _knows_tasks(method) else set()))
+
+
+def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dict[str, Any]:
+    """``overrides`` for one of ``several`` methods: without those that it ignores."""
+    chosen = class_of("method", method, METHODS)
+    policy = class_of("selector", chosen.default_selector, POLICIES)
+    if "variant" in overrides:
+        check_variant(overrides["variant"])
+    owners = owners_of(chosen, policy)
+    left_out = {"variant"} if not has_variants(method, chosen.default_selector) else set()
+    ignored = unused_by(chosen)
+    if "memory" not in owners:
+        owners, ignored = {**owners, "memory": Policy}, ignored | {f"memory.{name}" for name in setting_names(Policy)}
+    for key in overrides.keys() - {"model", "variant"}:
+        with contextlib.suppress(BadInput):  # ``compose`` refuses what is no setting
+            if ".".join(find_owner(key, owners, method)) in ignored:
+                left_out.add(key)
+    return {key: value for key, value in overrides.items() if not (several and key in left_out)}
 
 
 def _knows_tasks(method: Method | type[Method]) -> bool:
     """Whether its streams are whole tasks, however long streams are."""
-    return method.needs_tasks or method.sees_all_tasks
-
-
-def setting_lines(scenario: str, method: str, selector: str | None = None) -> list[tuple[str, str, str]]:
-    """Name, help and default of every setting that ``compose`` takes, and the default online where it is another."""
-    experiment = compose(scenario, method, selector=selector)
-    online = compose(scenario, method, selector=selector, overrides={"setting": "online"})
-    lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
-    if experiment.has_readings:
-        usual, other = (readings.nearest(e.by_name) for e in (experiment, online))
-        lines.append(("reading", readings.HELP, usual if other == usual else f"{usual}; online {other}"))
-    for part, streamed in zip(_parts(experiment), _parts(online), strict=True):
-        for f in fields(part):
-            if "help" in f.metadata and f.name not in unused_by(type(experiment.method)):
-                usual, other = str(getattr(part, f.name)), str(getattr(streamed, f.name))
-                differs = other != usual and f.name != "setting"
-                lines.append((f.name, f.metadata["help"], f"{usual}; online {other}" if differs else usual))
-    return lines
-
-
-def _parts(experiment: Experiment) -> list[Any]:
-    """What its settings belong to."""
-    memory = experiment.memory
-    return [experiment.method, experiment.training, experiment.stream, *([memory, memory.selector] if memory else [])]
-
-
-def differing(first: Experiment, second: Experiment) -> dict[str, tuple[Any, Any]]:
-    """The settings in which two experiments differ, under dotted names, with both values. Where method or selector is
-    another, settings that only one of them has go without saying."""
-    old, new = flat(first.to_dict()), flat(second.to_dict())
-    both = {key: (old.get(key, "absent"), new.get(key, "absent")) for key in [*old, *new]}
-    unlike = {key: values for key, values in both.items() if values[0] != values[1]}
-    others = tuple(key.removesuffix("name") for key in unlike if plain(key) == "name")
-    return {key: values for key, values in unlike.items() if not (key.startswith(others) and "absent" in values)}
-
-
-def differences(there: Experiment, asked: Experiment) -> list[str]:
-    """Where two experiments differ, in words."""
-    return [f"{key} is {old} there, {new} here" for key, (old, new) in differing(there, asked).items()]
-
-
-def plain(key: str) -> str:
-    """The name of a setting without the parts that it belongs to."""
-    return key.rsplit(".", 1)[-1]
-
-
-def setting_names(part: type[Any]) -> list[str]:
-    return [declared.name for declared in fields(part) if "help" in declared.metadata]
-
-
-def _plain(settings: Any) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in setting_names(type(settings))}
-
-
-def _named(settings: Any) -> dict[str, Any]:
-    return {"name": settings.name} | _plain(settings)
-
-
-def _from_named(values: Mapping[str, Any], kind: str, known: tuple[type[Any], ...]) -> Any:
-    rest = dict(values)
-    chosen: type[Settings] = _by_name(kind, rest.pop("name", ""), known)
-    return chosen.from_mapping(rest)
-
-
-def _by_name(kind: str, name: str, known: tuple[type[Any], ...]) -> type[Any]:
-    for candidate in known:
-        if candidate.name == name:
-            return candidate
-    raise unknown(kind, name, [candidate.name for candidate in known])
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names.
-
-    >>> flat({"seed": 1, "training": {"lr": 0.1}})
-    {'seed': 1, 'training.lr': 0.1}
-    """
-    leaves: dict[str, Any] = {}
-    for key, value in values.items():
-        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return leaves
+    return method.stages != "streams"

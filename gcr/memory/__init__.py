@@ -1,8 +1,9 @@
 """What is remembered, how it is filled and how it is replayed."""
 
 from gcr.memory.buffer import Buffer
+from gcr.memory.examples import Examples
 from gcr.memory.gss_greedy import GssGreedy
 from gcr.memory.policy import Policy, Reservoir
 from gcr.memory.sampling import SAMPLERS, Coin, Distinct, Sampler, Split
 
-__all__ = ["SAMPLERS", "Buffer", "Coin", "Distinct", "GssGreedy", "Policy", "Reservoir", "Sampler", "Split"]
+__all__ = ["SAMPLERS", "Buffer", "Coin", "Distinct", "Examples", "GssGreedy", "Policy", "Reservoir", "Sampler", "Split"]

@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
+
+from gcr.memory.buffer import Buffer
 from gcr.memory.gss_greedy import GssGreedy
 from gcr.memory.sampling import SAMPLERS
 from gcr.select import Selector
@@ -32,47 +35,57 @@ class Policy(Settings):
         100, "examples kept (K in the paper)", low=1, remedy='use method "finetune" to train without memory'
     )
     selector: Selector | Reservoir | GssGreedy = field(default_factory=Reservoir)
-    replay_batch: int = setting(32, "examples in each replay minibatch", low=1)
-    candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0)
+    replay_batch: int = setting(32, "examples in each replay minibatch", low=1, advanced=True)
+    candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0, advanced=True)
     every: int = setting(
         0,
         "examples between selections, wherever tasks end, in whole batches; 0: at every task's or stream's end",
         low=0,
+        advanced=True,
     )
     pool: str = setting(
         "reservoir",
         "candidates at a selection: a reservoir of what came since the last, or the selector's choice of all of it",
         choices=("reservoir", "selector"),
+        advanced=True,
     )
     pool_view: str = setting(
         "plain",
         "what selection sees of an example: plain, or weakly augmented (reference code)",
         choices=("plain", "weak"),
+        advanced=True,
     )
     pool_mode: str = setting(
         "evaluation",
         "batch statistics in selection: running ones, the pool's own as in training, or those of 32 of a class at a"
         " time (reference code)",
         choices=("evaluation", "training", "class"),
+        advanced=True,
     )
     sampling: str = setting(
         "coin",
         "how a replay minibatch is shared between candidates and buffer",
         choices=tuple(s.name for s in SAMPLERS),
+        advanced=True,
     )
     kept_weights: str = setting(
         "chosen",
         "of the buffer in replay: as chosen (paper), or relative to their mean, so that buffer and candidates, whose"
         " weight is 1, count as often as they are drawn",
         choices=("chosen", "relative"),
+        advanced=True,
     )
     admit: str = setting(
-        "all", "which examples become candidates: all, or those classified correctly", choices=("all", "correct")
+        "all",
+        "which examples become candidates: all, or those classified correctly",
+        choices=("all", "correct"),
+        advanced=True,
     )
     statistics: str = setting(
         "training",
         "of batch normalisation when the network predicts: as training left them, or taken anew from memory's images",
         choices=("training", "memory"),
+        advanced=True,
     )
 
     def __post_init__(self) -> None:
@@ -82,9 +95,23 @@ class Policy(Settings):
             if given := self.changed("candidates", "every", "pool", "pool_view", "pool_mode", "kept_weights"):
                 raise BadInput(f"{given} needs a selector, but memory is {kind}; leave it out, or name a selector")
         if self.every and getattr(self.selector, "shares", "class") == "task":
-            raise BadInput("every selects wherever tasks end and is not told them; leave out shares=task, or every")
-        if self.pool == "selector" and (given := self.changed("every", "admit", "pool_view")):
-            raise BadInput(f"pool=selector chooses among all plain images of a task or stream; leave out {given}")
+            raise BadInput(
+                "every selects without knowing tasks, but shares=task shares memory between them; "
+                "add --set selector.shares=class or use --variant paper"
+            )
+        if self.pool == "selector" and self.every:
+            raise BadInput("pool=selector chooses among all images of a task or stream; leave out every")
+        if self.pool == "selector" and (given := self.changed("admit", "pool_view")):
+            default = {"admit": "all", "pool_view": "plain"}[given]
+            raise BadInput(
+                f"pool=selector chooses among all plain images of a task or stream, got {given}="
+                f"{getattr(self, given)}; add --set memory.{given}={default} or use --variant paper"
+            )
+        if self.pool == "selector" and getattr(self.selector, "atoms", "plain") == "weighted":
+            raise BadInput(
+                "pool=selector gives candidates weights, which atoms=weighted would lose; "
+                "add --set selector.atoms=plain or use --variant paper"
+            )
 
     @property
     def selects(self) -> bool:
@@ -103,6 +130,21 @@ class Policy(Settings):
     @property
     def pool_size(self) -> int:
         return (self.candidates or self.buffer) if self.selects else 0
+
+    def make_buffer(
+        self,
+        image_shape: tuple[int, ...],
+        n_classes: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.uint8,
+    ) -> Buffer:
+        """The empty buffer of a run."""
+        scored = self.compared > 0
+        return Buffer.empty(self.buffer, self.pool_size, image_shape, n_classes, device, scored, dtype)
+
+    def nbytes(self, image_shape: tuple[int, ...], n_classes: int, dtype: torch.dtype = torch.uint8) -> int:
+        """Bytes of that buffer, without allocating it."""
+        return self.make_buffer(image_shape, n_classes, "meta", dtype).nbytes
 
     def check_classes(self, n_classes: int, scenario: str) -> None:
         if self.buffer < n_classes:

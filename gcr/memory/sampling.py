@@ -2,15 +2,18 @@
 
 Both share a minibatch between candidates and kept buffer in the proportion ``p = n_t / n`` of what has been seen
 since the last reselection. Without a candidate pool, ``coin`` is uniform with replacement and ``split`` uniform
-without. Shapes are fixed and counters stay on the device. Buffer must hold something.
+without. Shapes are fixed and counters stay on the device. Memory must hold something.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from gcr.memory.buffer import Buffer
+if TYPE_CHECKING:
+    from gcr.memory.buffer import Buffer
 
 
 class Coin:

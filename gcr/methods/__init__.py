@@ -13,7 +13,7 @@ from gcr.methods.gem import Gem
 from gcr.methods.gss import Gss
 from gcr.methods.icarl import Icarl
 from gcr.methods.joint import Joint
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.methods.mir import Mir
 from gcr.methods.ocs import Ocs
 
@@ -44,4 +44,5 @@ __all__ = [
     "Method",
     "Mir",
     "Ocs",
+    "Replay",
 ]

@@ -3,7 +3,7 @@
 ``loss = CE(new)``, with gradient g, and one constraint instead of GEM's many: the gradient r of the mean CE over a
 replay minibatch. Where ``g . r < 0`` the step goes along ``g~ = g - (g . r) / (r . r) r``, so that ``g~ . r = 0``.
 
-Buffer is a reservoir (known as A-GEM-R), so that the minibatch may hold examples of the present task; the paper's holds
+Memory is a reservoir (known as A-GEM-R), so that the minibatch may hold examples of the present task; the paper's holds
 earlier tasks only.
 """
 
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from gcr.methods.flat_gradients import Direction, parts, vectors
 from gcr.methods.losses import label_loss, weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 
 
@@ -29,8 +29,8 @@ class AGem(Method):
     summary: ClassVar[str] = "averaged GEM: no step that raises the loss on a minibatch of remembered examples"
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",),)
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(),)
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         logits = net(new.images)

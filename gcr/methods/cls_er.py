@@ -24,7 +24,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from gcr.methods.losses import distillation, label_loss, weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.settings import setting
 
@@ -44,8 +44,8 @@ class ClsEr(Method):
     stable_decay: float = setting(0.999, "what the stable average keeps of itself in a move", low=0.0, high=1.0)
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",),)
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(),)
 
     def extras(self, net: Network, n_tasks: int) -> Extras:
         averages = {
@@ -53,7 +53,7 @@ class ClsEr(Method):
             for average in ("plastic", "stable")
             for name, tensor in net.state_dict().items()
         }
-        return averages | {"steps": torch.zeros((), dtype=torch.float64, device=net.head.bias.device)}
+        return averages | {"steps": torch.zeros((), dtype=torch.float64, device=net.head.weight.device)}
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         if not replay:

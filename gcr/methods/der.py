@@ -7,7 +7,6 @@ DER++.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcr.methods.losses import distillation, distillation_residual, label_loss, label_residual, weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.settings import setting
 
@@ -28,8 +27,8 @@ class Der(Method):
     alpha: float = setting(0.3, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",),)
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(),)
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         outputs = net.each(new.images, *(old.images for old in replay))
@@ -47,14 +46,13 @@ class Der(Method):
 class DerPlusPlus(Der):
     name: ClassVar[str] = "der++"
     summary: ClassVar[str] = "DER and cross-entropy on a second draw of remembered examples"
-    on_streams: ClassVar[Mapping[str, float | str]] = {"alpha": 0.5, "beta": 2.0}  # the paper's medians
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(1.0, "weight of the label term", low=0.0, remedy="0 leaves it out")
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",), ("weak",))
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(), Replay())
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         outputs = net.each(new.images, *(old.images for old in replay))

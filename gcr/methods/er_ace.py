@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcr.methods.losses import label_loss, weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.settings import setting
 
@@ -36,12 +36,12 @@ class ErAce(Method):
     )
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",),)
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(),)
 
     def extras(self, net: Network, n_tasks: int) -> Extras:
-        bias = net.head.bias
-        return {"seen": torch.zeros(len(bias), dtype=torch.bool, device=bias.device)}
+        head = net.head.weight
+        return {"seen": torch.zeros(len(head), dtype=torch.bool, device=head.device)}
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         outputs = net.each(new.images, *(old.images for old in replay))

@@ -10,7 +10,6 @@ distillation and label terms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +25,7 @@ from gcr.methods.losses import (
     supervised_contrast,
     weighted_mean,
 )
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.settings import setting
 
@@ -38,27 +37,28 @@ class Gcr(Method):
         "gradient coreset replay: weighted DER++ with supervised contrast, buffer chosen by GradApprox"
     )
     default_selector: ClassVar[str] = "grad-approx"
-    reading: ClassVar[str | None] = "code"  # which reaches the paper's figures offline (docs/reproduction.md)
-    # the paper's medians, and the contrast that does better there (docs/fidelity.md)
-    on_streams: ClassVar[Mapping[str, float | str]] = {"alpha": 1.0, "beta": 3.0, "gamma": 1.0, "contrast": "features"}
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(1.0, "weight of the label term", low=0.0, remedy="0 leaves it out")
     gamma: float = setting(0.1, "weight of the supervised contrastive term", low=0.0, remedy="0 leaves it out")
-    temperature: float = setting(0.07, "temperature of the contrastive term", low=1e-6)
+    temperature: float = setting(0.07, "temperature of the contrastive term", low=1e-6, advanced=True)
     normalise: str = setting(
         "weights",
         "divide a weighted term by the sum of its minibatch's weights (reference code) or by its size",
         choices=("weights", "size"),
+        advanced=True,
     )
     contrast: str = setting(
-        "logits", "contrast L2-normalised features (paper) or logits (reference code)", choices=("features", "logits")
+        "logits",
+        "contrast L2-normalised features (paper) or logits (reference code)",
+        choices=("features", "logits"),
+        advanced=True,
     )
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        weak: tuple[tuple[str, ...], ...] = (("weak",), ("weak",))
-        return (*weak, ("strong", "strong")) if self.gamma > 0 else weak
+    def replays(self) -> tuple[Replay, ...]:
+        weak = (Replay(), Replay())
+        return (*weak, Replay(views=("strong", "strong"))) if self.gamma > 0 else weak
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         weak, strong = [old.images for old in replay[:2]], [torch.cat(old.views) for old in replay[2:]]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gcr.augment import DRAWS
 from gcr.methods.losses import label_loss, weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.settings import setting
 
@@ -36,8 +36,9 @@ class Gdumb(Method):
     name: ClassVar[str] = "gdumb"
     summary: ClassVar[str] = "only fills memory, then trains a new network on memory alone after every task"
     default_selector: ClassVar[str] = "class-balanced"
-    unused: ClassVar[frozenset[str]] = frozenset({"lr", "replay_batch", "sampling", "kept_weights", "statistics"})
-    lr_name: ClassVar[str] = "max_lr"
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {"optimizer", "replay_batch", "sampling", "kept_weights", "statistics"}
+    )
 
     fitting_epochs: int = setting(64, "passes over memory (256 in the paper); best a power of 2", low=1)
     max_lr: float = setting(0.05, "learning rate where a cosine begins", low=0.0)
@@ -51,8 +52,8 @@ class Gdumb(Method):
     cutmix: float = setting(0.5, "probability that a minibatch is mixed; 0 leaves CutMix out", low=0.0, high=1.0)
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",),)  # there is a memory; no step replays it
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(),)  # there is a memory; no step replays it
 
     def replay_size(self, asked: int) -> int:
         return 1
@@ -65,7 +66,7 @@ class Gdumb(Method):
         with torch.no_grad():
             logits = net.eval()(new.images)
         net.train()
-        return Loss(0.0 * net.head.bias.sum(), logits)
+        return Loss(0.0 * net.head.weight.sum(), logits)
 
     def end_stage(
         self, net: Network, memory: Buffer | None, views: Views, extras: Extras, key: tuple[int, int]
@@ -75,17 +76,23 @@ class Gdumb(Method):
             for name, tensor in net.state_dict().items():
                 tensor.copy_(extras[f"initial.{name}"])
         stored = memory.read(memory.filled_rows())
-        parameters = list(net.parameters())
-        momenta = [torch.zeros_like(parameter) for parameter in parameters]
+        parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.SGD(
+            parameters, self.max_lr, momentum=self.fitting_momentum, weight_decay=self.fitting_decay
+        )
         stream = np.random.default_rng(np.random.SeedSequence((*key, zlib.crc32(b"fitting"))))
         net.train()
         for epoch in range(self.fitting_epochs):
+            optimizer.param_groups[0]["lr"] = self.lr_of(epoch)
             for rows, uniforms in minibatches(stream, len(stored["label"]), self.fitting_batch):
                 at = torch.from_numpy(rows).to(stored["label"].device)
                 images = views.weak(stored["image"][at], torch.from_numpy(uniforms).to(at.device))
                 value = self.mixed_loss(net, images, stored["label"][at], stored["weight"][at], stream)
-                gradients = torch.autograd.grad(value, parameters)
-                self.descend(parameters, list(gradients), momenta, self.lr_of(epoch))
+                optimizer.zero_grad()
+                value.backward()
+                torch.nn.utils.clip_grad_norm_(parameters, self.clip)
+                optimizer.step()
+        optimizer.zero_grad()
 
     def predictor_state(self, extras: Extras) -> Extras:
         return {}
@@ -115,16 +122,6 @@ class Gdumb(Method):
             return 0.1 * self.max_lr
         cycle = 2 ** (epoch.bit_length() - 1)  # it begins in the epoch of its own length: 1, 2, 4, ...
         return self.min_lr + (self.max_lr - self.min_lr) / 2 * (1 + math.cos(math.pi * (epoch - cycle) / cycle))
-
-    @torch.no_grad()
-    def descend(
-        self, parameters: list[torch.nn.Parameter], gradients: list[Tensor], momenta: list[Tensor], lr: float
-    ) -> None:
-        length = torch.stack(torch._foreach_norm(gradients)).norm()
-        short = (self.clip / (length + 1e-6)).clamp_max(1.0)
-        for parameter, gradient, momentum in zip(parameters, gradients, momenta, strict=True):
-            momentum.mul_(self.fitting_momentum).add_(short * gradient + self.fitting_decay * parameter)
-            parameter.sub_(lr * momentum)
 
 
 def minibatches(stream: np.random.Generator, n: int, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from gcr.methods.flat_gradients import Direction, parts, vectors
 from gcr.methods.gem_qp import gem_multipliers
 from gcr.methods.losses import label_loss, weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.settings import BadInput, setting
 
@@ -31,16 +31,14 @@ class Gem(Method):
     name: ClassVar[str] = "gem"
     summary: ClassVar[str] = "gradient episodic memory: no step that raises the loss on what a past task left in memory"
     default_selector: ClassVar[str] = "class-balanced"
-    needs_tasks: ClassVar[bool] = True
-    replays_all: ClassVar[bool] = True
-    stage_shapes: ClassVar[bool] = True
+    stages = "tasks"
     unused: ClassVar[frozenset[str]] = frozenset({"replay_batch", "sampling", "kept_weights"})
 
-    margin: float = setting(0.5, "least weight of every past task's gradient in a step that is mended", low=0.0)
+    margin: float = setting(0.5, "least weight of every past task's gradient in a projected step", low=0.0)
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",),)
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(kind="whole"),)
 
     def check_memory(self, buffer: int, n_tasks: int) -> None:
         if buffer < n_tasks:
@@ -48,6 +46,9 @@ class Gem(Method):
                 f"buffer must be >= {n_tasks} for gem, the number of tasks, got {buffer}; "
                 "it keeps at least one example per task"
             )
+
+    def shapes_of_stage(self, stage: int) -> int:
+        return stage  # as many gradients as past tasks
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         logits = net(new.images)

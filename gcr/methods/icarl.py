@@ -13,17 +13,16 @@ count by their weights in both places.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from gcr.methods.losses import weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.settings import BadInput, setting
 
@@ -40,10 +39,8 @@ class Icarl(Method):
     name: ClassVar[str] = "icarl"
     summary: ClassVar[str] = "distils the network of the task before, predicts by the nearest mean of exemplars"
     default_selector: ClassVar[str] = "herding"
-    needs_tasks: ClassVar[bool] = True
-    scores_unseen: ClassVar[bool] = False
+    stages = "tasks"
 
-    weight_decay: float = setting(1e-5, "adds weight_decay/2 * |weights|^2 to the loss", low=0.0)
     over_classes: str = setting(
         "sum",
         "an example's loss is the sum over classes (paper), or their mean (authors' code, with lr 2)",
@@ -59,8 +56,8 @@ class Icarl(Method):
     )
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",),)
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(),)
 
     def extras(self, net: Network, n_tasks: int) -> Extras:
         head = net.head.weight
@@ -93,18 +90,6 @@ class Icarl(Method):
         by_class = logits.sigmoid() - F.one_hot(batch.labels, logits.shape[1])
         return by_class / logits.shape[1] if self.over_classes == "mean" else by_class
 
-    def project(
-        self,
-        gradients: list[Tensor | None],
-        parameters: Sequence[nn.Parameter],
-        net: Network,
-        replay: tuple[Batch, ...],
-        extras: Extras,
-        stage: int,
-    ) -> list[Tensor | None]:
-        decayed = zip(gradients, parameters, strict=True)
-        return [g if g is None else g + self.weight_decay * p.detach() for g, p in decayed]
-
     @torch.no_grad()
     def end_stage(
         self, net: Network, memory: Buffer | None, views: Views, extras: Extras, key: tuple[int, int]
@@ -127,6 +112,9 @@ class Icarl(Method):
             shares += members.sum(0).double().unsqueeze(1)
         extras["means"].copy_(F.normalize(totals, dim=1) if self.lengths == "unit" else totals / shares.clamp_min(TINY))
         extras["has_mean"].zero_().index_fill_(0, stored["label"], True)
+
+    def predicts_unseen(self) -> bool:
+        return False
 
     def predictor_state(self, extras: Extras) -> Extras:
         return {name: extras[name] for name in ("means", "has_mean")}

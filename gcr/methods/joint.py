@@ -15,4 +15,4 @@ from gcr.methods.finetune import Finetune
 class Joint(Finetune):
     name: ClassVar[str] = "joint"
     summary: ClassVar[str] = "all tasks at once: the upper bound"
-    sees_all_tasks: ClassVar[bool] = True
+    stages = "all at once"

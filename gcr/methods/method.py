@@ -8,9 +8,9 @@ more: each such need is one function below that does nothing unless a method has
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -40,6 +40,16 @@ class Batch:
         return self.views[0]
 
 
+@dataclass(frozen=True)
+class Replay:
+    """A replay minibatch that a step asks for."""
+
+    views: tuple[str, ...] = ("weak",)  # kinds of view wanted of each example
+    kind: Literal["sampled", "distinct", "whole"] = "sampled"
+    # sampled: drawn as memory's setting ``sampling`` says; distinct: no example twice, weight 0 where memory has too
+    # few; whole: the kept buffer, empty rows with weight 0
+
+
 class Loss(NamedTuple):
     value: Tensor  # ()
     logits: Tensor  # [b, classes] of the new batch, detached: what memory stores
@@ -48,23 +58,12 @@ class Loss(NamedTuple):
 @dataclass(frozen=True)
 class Method(Settings):
     default_selector: ClassVar[str] = "reservoir"  # or the name of a selector
-    sees_all_tasks: ClassVar[bool] = False  # trains once on the data of all tasks together
-    needs_tasks: ClassVar[bool] = False  # must be told where a task ends, even in a stream
-    replays_all: ClassVar[bool] = False  # its one replay minibatch is the whole kept buffer; empty rows have weight 0
-    searches: ClassVar[bool] = False  # its replay minibatch has no example twice; if memory has too few, with weight 0
-    chooses: ClassVar[bool] = False  # has its own ``choose``
-    stage_shapes: ClassVar[bool] = False  # shapes in its step depend on the stage
-    host_bound: ClassVar[str] = ""  # why its step cannot be captured
-    scores_unseen: ClassVar[bool] = True  # predicts classes that it has not met, if only by chance
-    unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory and training that it makes nothing of
-    lr_name: ClassVar[str] = "lr"  # the setting that is its learning rate
-    follows_lr: ClassVar[str] = ""  # a setting of its own that is the learning rate if not given
-    reading: ClassVar[str | None] = None  # of the GCR paper's open points, by default offline: "text" or "code"
-    on_streams: ClassVar[Mapping[str, float | str]] = {}  # settings of its own that have other defaults online
+    stages: ClassVar[Literal["streams", "tasks", "all at once"]] = "streams"  # online; offline a stage is a task
+    unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory that it ignores; "optimizer": all of its
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        """The replay minibatches of a step, each as the kinds of view wanted of it. Empty: no memory at all."""
+    def replays(self) -> tuple[Replay, ...]:
+        """The replay minibatches of a step, all of one kind. Empty: no memory at all."""
         return ()
 
     def replay_size(self, asked: int) -> int:
@@ -89,9 +88,9 @@ class Method(Settings):
         """The tensors it keeps, as they are before the first step."""
         return {}
 
-    def choose(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Tensor:
-        """Which examples of the new batch, a fixed number, are trained on and offered to memory: [k]."""
-        raise NotImplementedError
+    def choose(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Tensor | None:
+        """Which examples of the new batch, a fixed number, are trained on and offered to memory: [k]. None: all."""
+        return None
 
     def project(
         self,
@@ -112,6 +111,14 @@ class Method(Settings):
         self, net: Network, memory: Buffer | None, views: Views, extras: Extras, key: tuple[int, int]
     ) -> None:
         """After the stage's last step and selection, before it is evaluated; ``key`` is (seed, stage)."""
+
+    def shapes_of_stage(self, stage: int) -> int:
+        """Stages of equal number share a captured step: shapes in it are the same."""
+        return 0
+
+    def predicts_unseen(self) -> bool:
+        """Whether it predicts classes that it has not met, if only by chance."""
+        return True
 
     def predictor_state(self, extras: Extras) -> Extras:
         """Those of its tensors that ``predict`` reads; a finished run keeps them with its network."""

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from gcr.methods.losses import label_loss, weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.settings import setting
 
@@ -27,10 +27,7 @@ from gcr.settings import setting
 class Mir(Method):
     name: ClassVar[str] = "mir"
     summary: ClassVar[str] = "maximally interfered retrieval: replay what the coming step would hurt most"
-
-    searches: ClassVar[bool] = True
     unused: ClassVar[frozenset[str]] = frozenset({"sampling"})
-    follows_lr: ClassVar[str] = "virtual_lr"
 
     search: int = setting(5, "examples drawn from memory for every one retrieved, replay_batch of them", low=1)
     criterion: str = setting(
@@ -39,8 +36,8 @@ class Mir(Method):
     virtual_lr: float = setting(0.05, "learning rate of the virtual step; that of training if not given", low=0.0)
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",),)
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(kind="distinct"),)
 
     def replay_size(self, asked: int) -> int:
         return self.search * asked
@@ -50,7 +47,7 @@ class Mir(Method):
         value = F.cross_entropy(logits, new.labels)
         if replay:
             (drawn,) = replay
-            gradients = torch.autograd.grad(value, list(net.parameters()), retain_graph=True, allow_unused=True)
+            gradients = torch.autograd.grad(value, list(_trained(net).values()), retain_graph=True, allow_unused=True)
             scores = self.interference(net, gradients, drawn).masked_fill(drawn.weights == 0, -torch.inf)
             rows = scores.argsort(descending=True, stable=True)[: len(scores) // self.search]
             old = label_loss(net(drawn.images[rows]), drawn.labels[rows])
@@ -60,7 +57,7 @@ class Mir(Method):
     @torch.no_grad()
     def interference(self, net: Network, gradients: Sequence[Tensor | None], drawn: Batch) -> Tensor:
         """The score of each example: [b]. Weights and running statistics of ``net`` stay as they are."""
-        weights = dict(net.named_parameters())
+        weights = _trained(net)
         moved = {
             name: weight if gradient is None else weight - self.virtual_lr * gradient
             for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
@@ -71,3 +68,7 @@ class Mir(Method):
             distance: Tensor = (after - before).square().sum(1)
             return distance
         return label_loss(after, drawn.labels) - label_loss(before, drawn.labels)
+
+
+def _trained(net: Network) -> dict[str, Tensor]:
+    return {name: weight for name, weight in net.named_parameters() if weight.requires_grad}

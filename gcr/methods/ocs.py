@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gcr.methods.losses import label_loss, label_residual, weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.select.ocs import criteria_of, total
 from gcr.settings import setting
@@ -37,8 +37,7 @@ class Ocs(Method):
     name: ClassVar[str] = "ocs"
     summary: ClassVar[str] = "online coreset selection: trains on the best part of every batch, and keeps it"
     default_selector: ClassVar[str] = "ocs"
-    needs_tasks: ClassVar[bool] = True
-    chooses: ClassVar[bool] = True
+    stages = "tasks"
 
     # The authors' released settings for Split CIFAR-100: 10 examples out of every 20.
     keep: float = setting(0.5, "share of a new batch that is trained on and offered to memory", low=0.01, high=1.0)
@@ -48,8 +47,8 @@ class Ocs(Method):
     batch_affinity: float = setting(1000.0, "tau: multiplier of the cosine with the replayed gradient", low=0.0)
 
     @property
-    def replays(self) -> tuple[tuple[str, ...], ...]:
-        return (("weak",),)
+    def replays(self) -> tuple[Replay, ...]:
+        return (Replay(),)
 
     def extras(self, net: Network, n_tasks: int) -> Extras:
         return {"ended": torch.zeros((), dtype=torch.int64, device=net.head.weight.device)}  # tasks

@@ -1,13 +1,20 @@
-"""What every model is: ``image -> features -> logits``, with one linear head over all classes."""
+"""What methods see of a network: ``image -> features -> logits``, with one linear head over all classes.
+
+Our own models are ``Network``s. ``attach`` makes one of any other classifier, without changing it: its head is the
+linear layer whose output is the network's output.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gcr.models.norm import Trunk
+from gcr.models.norm import Trunk, keeps_minibatches_apart
+from gcr.settings import BadInput
+
+ONE_PASS_ON = ("cuda",)  # devices on which several minibatches go through in one pass; on a CPU it is no faster
 
 
 class Output(NamedTuple):
@@ -16,10 +23,16 @@ class Output(NamedTuple):
 
 
 class Network(nn.Module):
+    """A trunk that gives features, and a linear head."""
+
+    trunk: nn.Module
+    head: nn.Linear
+
     def __init__(self, trunk: Trunk, n_features: int, n_classes: int) -> None:
         super().__init__()
         self.trunk = trunk
         self.head = nn.Linear(n_features, n_classes)
+        self.apart = keeps_minibatches_apart(trunk)
 
     def features(self, images: Tensor) -> Tensor:
         """[b, c, h, w] -> [b, f]: the input of the head."""
@@ -32,12 +45,94 @@ class Network(nn.Module):
     def each(self, *batches: Tensor) -> tuple[Output, ...]:
         """Features and logits of several minibatches, each with batch statistics of its own, as from passes in turn.
 
-        A GPU takes them in one pass. On a CPU passes in turn are as fast.
+        A GPU takes them in one pass where every normalisation layer keeps minibatches apart.
         """
-        if batches[0].is_cuda and len(batches) > 1:
+        if len(batches) > 1 and self.apart and batches[0].device.type in ONE_PASS_ON:
             sizes = tuple(len(images) for images in batches)
-            features: Tensor = self.trunk(torch.cat(batches), sizes)
-            logits = self.head(features).float()
-            return tuple(map(Output, features.split(sizes), logits.split(sizes)))
-        separate = [self.features(images) for images in batches]
-        return tuple(Output(features, self.head(features).float()) for features in separate)
+            both = self._pass(torch.cat(batches), sizes)
+            return tuple(map(Output, both.features.split(sizes), both.logits.split(sizes)))
+        return tuple(self._pass(images) for images in batches)
+
+    def _pass(self, images: Tensor, sizes: tuple[int, ...] | None = None) -> Output:
+        features: Tensor = self.trunk(images, sizes) if isinstance(self.trunk, Trunk) else self.trunk(images)
+        return Output(features, self.head(features).float())
+
+
+class Attached(Network):
+    """Any classifier as a ``Network``. Features are what enters its head in a pass."""
+
+    def __init__(self, net: nn.Module, head: str) -> None:
+        nn.Module.__init__(self)
+        self.net, self.head_name = net, head
+        self.apart = keeps_minibatches_apart(net)
+
+    @property
+    def head(self) -> nn.Linear:  # type: ignore[override]
+        layer = self.net.get_submodule(self.head_name)
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+    def features(self, images: Tensor) -> Tensor:
+        return self._pass(images).features
+
+    def _pass(self, images: Tensor, sizes: tuple[int, ...] | None = None) -> Output:
+        entered: list[Tensor] = []
+        hook = self.head.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
+        try:
+            logits = self.net(images)
+        finally:
+            hook.remove()
+        return Output(entered[-1], logits.float())
+
+
+def attach(net: nn.Module, example: Tensor, n_classes: int, head: str | None = None) -> Network:
+    """``net`` as the training loop needs it. ``example`` is a batch of images as the network takes them.
+
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> attach(net, torch.zeros(2, 1, 2, 2), n_classes=3).head
+    Linear(in_features=8, out_features=3, bias=True)
+    """
+    if not isinstance(net, nn.Module):
+        raise BadInput(
+            f"net must be a torch.nn.Module, got {type(net).__name__}; build one by gcr.models.build(name, …)"
+        )
+    network = net if isinstance(net, Network) else Attached(net, find_head(net, example, head))
+    if network.head.out_features < n_classes:
+        raise BadInput(
+            f"net must give a logit per class, {n_classes}, got {network.head.out_features}; make its last layer wider"
+        )
+    return network
+
+
+@torch.no_grad()
+def find_head(net: nn.Module, example: Tensor, head: str | None = None) -> str:
+    """The name of the linear layer that makes the logits: given, or found by one pass in evaluation mode."""
+    linear = {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
+    known = f"its linear layers: {', '.join(linear) or 'none'}"
+    if head is not None and head not in linear:
+        raise BadInput(f'head must name an nn.Linear of net, got "{head}"; {known}')
+    passes: list[tuple[str, Any, Any]] = []
+    hooks = [
+        layer.register_forward_hook(lambda _, inputs, output, name=name: passes.append((name, inputs[0], output)))
+        for name, layer in linear.items()
+    ]
+    modes = [(module, module.training) for module in net.modules()]
+    try:
+        logits = net.eval()(example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, training in modes:
+            module.training = training
+    if not isinstance(logits, Tensor) or logits.dim() != 2:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise BadInput(f"net must give logits [batch, classes], got {shape}; wrap it in a module that returns them")
+    heads = [name for name, entered, output in passes if output is logits and entered.dim() == 2]
+    if head is not None and head in heads:
+        return head
+    if head is None and len(heads) == 1:
+        return heads[0]
+    raise BadInput(
+        f"the head of net {f'is not {head}' if head else 'cannot be found'}: it must be an nn.Linear whose output net "
+        f"returns; name it by head=…, or move what follows it into the loss ({known})"
+    )

@@ -43,3 +43,30 @@ class Trunk(nn.Sequential):
         for layer in self:
             x = layer(x, sizes) if getattr(layer, "takes_sizes", isinstance(layer, BatchNorm)) else layer(x)
         return x
+
+
+PER_EXAMPLE = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
+
+
+def keeps_minibatches_apart(net: nn.Module) -> bool:
+    """Whether minibatches that go through ``net`` in one pass cannot touch each other.
+
+    True only where every normalisation layer is known: it normalises each example alone, or it is our ``BatchNorm`` in
+    a place where it is given the sizes.
+
+    >>> keeps_minibatches_apart(Trunk(nn.Conv2d(3, 8, 3), BatchNorm(8)))
+    True
+    >>> keeps_minibatches_apart(Trunk(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))))
+    False
+    """
+    if isinstance(net, BatchNorm):
+        return True
+    if isinstance(net, Trunk):
+        return all(keeps_minibatches_apart(layer) for layer in net)
+    given_sizes = getattr(net, "takes_sizes", False)
+    return all(not _normalises(m) or (given_sizes and isinstance(m, BatchNorm)) for m in net.modules())
+
+
+def _normalises(module: nn.Module) -> bool:
+    """Whether it may normalise over several examples. A name with "norm" in it is enough for suspicion."""
+    return "norm" in type(module).__name__.lower() and not isinstance(module, PER_EXAMPLE)

@@ -24,6 +24,7 @@ from typing import Any
 from gcr import paper
 from gcr.analysis.load import check_result
 from gcr.experiments.experiment import Experiment, compose
+from gcr.experiments.names import plain
 from gcr.paper import Label
 from gcr.runs.folder import TRIALS, RunFolder, write_whole
 from gcr.runs.job import Job
@@ -208,7 +209,7 @@ def check_grid(raw: Mapping[str, Any], where: str) -> dict[str, tuple[Any, ...]]
     if not raw:
         raise BadInput(f"grid {where} is empty; give a list per setting, as lr = [0.01, 0.03]")
     for key, values in raw.items():
-        if key in NOT_SEARCHED:
+        if plain(key) in NOT_SEARCHED:
             raise BadInput(f"{key} cannot be searched in grid {where}; it is an option of the command or its own")
         if not isinstance(values, list | tuple) or not values:
             raise BadInput(f"{key} must be a list with a value or more in grid {where}, got {values!r}")

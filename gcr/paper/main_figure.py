@@ -15,7 +15,7 @@ ENDINGS = (".svg", ".png")
 
 
 def draw_main_figure(
-    rows: Sequence[Row], out: Path, mark: str = "", searched: bool = False, reading: str = ""
+    rows: Sequence[Row], out: Path, mark: str = "", searched: bool = False, variant: str = ""
 ) -> list[Path]:
     """A panel per metric; ours with error bars (SEM), the paper's hollow. ``mark`` says that ours are a quick look,
     beside which the paper's values are not drawn."""
@@ -30,9 +30,9 @@ def draw_main_figure(
     panels = figure.subplots(1, len(metrics), squeeze=False)[0]
     for panel, metric in zip(panels, metrics, strict=True):
         _draw(panel, [row for row in rows if row.cell.metric == metric], paper_too=not mark)
-        told = ", ".join(filter(None, [mark, f"reading={reading}" if reading else ""]))
+        told = ", ".join(filter(None, [mark, f"variant={variant}" if variant else ""]))
         panel.set_title(f"class-IL {metric}{f' ({told})' if told else ''}")
-    parts = ["main-figure", "sweep" * searched, reading, mark.replace(" ×", "-")]
+    parts = ["main-figure", "sweep" * searched, variant, mark.replace(" ×", "-")]
     files = [out / f"{'-'.join(filter(None, parts))}{ending}" for ending in ENDINGS]
     for file in files:
         figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)

@@ -1,7 +1,7 @@
 """From a cell of the paper to the run that repeats it, and from a run to whether it does.
 
 The paper fixes data, network, epochs, batches and what its search chose. It leaves open much else (how weights are
-normalised, what selection sees, …): runs that differ there are repetitions too, under different readings.
+normalised, what selection sees, …): runs that differ there are repetitions too, of other variants.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gcr.experiments.experiment import Experiment, compose, flat, plain
+from gcr.experiments.experiment import Experiment, compose
+from gcr.experiments.names import plain
 from gcr.paper.tables import Cell, chosen, label
 
 PROTOCOL = {
     "scenario",
     "model",
     "method.name",
-    "memory.selector.name",
-    "memory.selector.replace",  # options of ours, off in the paper
-    "memory.selector.trim",
-    "memory.selector.rows",
-    "memory.selector.weights",
+    "selector.name",
+    "selector.replace",  # options of ours, off in the paper
+    "selector.trim",
+    "selector.rows",
+    "selector.weights",
     "memory.buffer",
     "memory.replay_batch",
     "memory.candidates",
@@ -28,6 +29,9 @@ PROTOCOL = {
     "memory.pool",  # these three are ours, too
     "memory.kept_weights",
     "memory.statistics",
+    "optimizer.name",
+    "optimizer.momentum",
+    "optimizer.weight_decay",
     "training.epochs",
     "training.batch",
     "training.repeats",
@@ -49,7 +53,7 @@ def departures(run: Experiment, cell: Cell, values: Mapping[str, Any] | None = N
     whose = "the paper's" if values is None else "the search's"
     if values is None:
         values = chosen(*cell.place).overrides
-    there, asked = flat(run.to_dict()), flat(experiment(cell, run.seed, values).to_dict())
+    there, asked = run.settings, experiment(cell, run.seed, values).settings
     found = []
     for key, value in asked.items():
         name = plain(key)

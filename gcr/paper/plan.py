@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gcr import paper, scenarios
-from gcr.experiments import readings
+from gcr.experiments.variants import check_variant, has_variants
 from gcr.paper import Place, Table
 from gcr.paper.grid_search import (
     Search,
@@ -49,7 +49,7 @@ class Request:
     values: str = ""  # paper: those that its search chose; sweep: our own search; empty: paper where it has any
     epochs_scale: float = 1.0
     precision: str | None = None
-    reading: str | None = None  # of the GCR paper's open points
+    variant: str | None = None  # of GCR: paper or released
     trial_seeds: tuple[int, ...] = (0,)
     views: tuple[str, ...] = ()  # class-il, task-il: each has values, and so runs, of its own
 
@@ -58,8 +58,8 @@ class Request:
             raise BadInput(f"epochs-scale must be above 0 and at most 1, got {self.epochs_scale:g}")
         if self.values and self.values not in VALUES:
             raise unknown("source of values", self.values, VALUES)
-        if self.reading is not None:
-            readings.check(self.reading)
+        if self.variant is not None:
+            check_variant(self.variant)
 
     @property
     def mark(self) -> str:
@@ -206,17 +206,17 @@ def _common(table: Table, request: Request, scenario: str, setting: str, method:
         common["epochs"] = max(1, round(request.epochs_scale * epochs))
     if request.precision is not None:
         common["precision"] = request.precision
-    if request.reading is not None and _changes(request.reading, scenario, setting, method):
-        common["reading"] = request.reading
+    if request.variant is not None and _changes(request.variant, scenario, setting, method):
+        common["variant"] = request.variant
     return common
 
 
-def _changes(reading: str, scenario: str, setting: str, method: str) -> bool:
-    """Whether runs of a row are others with a reading; if not, they go by their usual name."""
+def _changes(variant: str, scenario: str, setting: str, method: str) -> bool:
+    """Whether a variant changes the runs of a row; if not, they have their usual names."""
     row = label_of(method)
-    if not readings.concern(row.method, row.selector):
+    if not has_variants(row.method, row.selector):
         return False
-    overrides: tuple[dict[str, str], ...] = ({}, {"reading": reading})
+    overrides: tuple[dict[str, str], ...] = ({}, {"variant": variant})
     without, with_it = (compose_label(scenario, setting, method, None, 0, given) for given in overrides)
     return with_it != without
 

@@ -113,8 +113,8 @@ def galleries(shown: Sequence[Shown]) -> dict[int, Gallery]:
 
 
 def _replaces_weights(experiment: Experiment) -> bool:
-    settings = experiment.by_name
-    return settings.get("atoms") == "weighted" and settings.get("weights") == "fitted"
+    settings = experiment.settings
+    return settings.get("selector.atoms") == "weighted" and settings.get("selector.weights") == "fitted"
 
 
 def read_contents(folder: Path, scenario: str, n_bytes: int) -> Contents:

@@ -63,7 +63,7 @@ class Section:
     @property
     def best(self) -> str:
         """The highest mean class-IL accuracy of what learns task by task, in words."""
-        learners = [one for one in self.shown if not one.group.experiment.method.sees_all_tasks] or self.shown
+        learners = [one for one in self.shown if one.group.experiment.method.stages != "all at once"] or self.shown
         highest = max(learners, key=lambda one: _accuracy(one.group))
         return f"{highest.name} {highest.group.spread('class_il', 'accuracy')}"
 
@@ -195,7 +195,7 @@ def _cost(title: str, shown: Sequence[Shown]) -> Table:
 def _curve(one: Shown, view: str, over_all_tasks: bool) -> Curve:
     """The mean accuracy after each stage, on the tasks begun so far or on all tasks."""
     matrices = _matrices(one.group, view)
-    flat = len(matrices[0]) == 1 and one.group.experiment.method.sees_all_tasks
+    flat = len(matrices[0]) == 1 and one.group.experiment.method.stages == "all at once"
     means: list[Spread] = []
     for stage in range(len(matrices[0])):
         n_tasks = len(matrices[0][0]) if over_all_tasks or flat else min(stage + 1, len(matrices[0][0]))

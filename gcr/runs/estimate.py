@@ -20,6 +20,8 @@ import torch
 from gcr import scenarios
 from gcr.data import described, find, is_cached
 from gcr.experiments.experiment import Experiment
+from gcr.methods import Method
+from gcr.models import build
 from gcr.runs.folder import write_whole
 from gcr.runs.job import Execution, Job
 from gcr.scenarios import Images, Scenario, equal_tasks
@@ -51,7 +53,7 @@ class Estimator:
         """What decides how long a step takes."""
         memory = experiment.memory
         batches = [experiment.training.batch, memory.replay_batch if memory else 0]
-        whole = f"k{memory.buffer}" if memory and experiment.method.replays_all else ""
+        whole = f"k{memory.buffer}" if memory and _replays_whole(experiment.method) else ""
         where = f"{self.device.type} threads{self.how.threads}" if self.device.type == "cpu" else str(self.device)
         name = [experiment.scenario, experiment.model, experiment.label, whole, *map(str, batches)]
         return " ".join([*filter(None, name), experiment.training.precision, where])
@@ -116,14 +118,17 @@ class Estimator:
     def _seconds_of_a_step(self, experiment: Experiment) -> float:
         kind = self.device.type
         batch, memory, scale = experiment.training.batch, experiment.memory, 1.0
-        if kind == "cpu" and experiment.model.startswith("resnet") and not experiment.method.replays_all:
+        if kind == "cpu" and experiment.model.startswith("resnet") and not _replays_whole(experiment.method):
             scale, batch = batch / min(batch, SMALL_BATCH), min(batch, SMALL_BATCH)
             if memory is not None:
                 memory = replace(memory, replay_batch=max(1, round(memory.replay_batch / scale)))
         warm, timed = WARM_STEPS[kind], TIMED_STEPS if scale == 1 else 1
+        scenario = _made(experiment, batch, warm + timed)
+        net = build(experiment.model, scenario.image_shape, scenario.n_classes, seed=0)
         run = Run(
-            scenario=_made(experiment, batch, warm + timed),
-            model=experiment.model,
+            scenario=scenario,
+            net=net,
+            optimizer=experiment.make_optimizer(net),
             method=experiment.method,
             policy=memory,
             training=replace(experiment.training, batch=batch, epochs=1),
@@ -134,14 +139,14 @@ class Estimator:
             going = run.advance()
             while run.state.steps < warm:
                 next(going)
-            self._settle()
+            self._wait()
             began = time.perf_counter()
             while run.state.steps < warm + timed:
                 next(going)
-            self._settle()
+            self._wait()
             return scale * (time.perf_counter() - began) / timed
 
-    def _settle(self) -> None:
+    def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -182,9 +187,9 @@ def _work(experiment: Experiment) -> int:
     """Pixels that go through the network in a step, which its time roughly follows."""
     (_, height, width), _ = shape_and_examples(experiment.scenario)
     replayed = experiment.method.replay_size(experiment.memory.replay_batch) if experiment.memory else 0
-    if experiment.memory and experiment.method.replays_all:
+    if experiment.memory and _replays_whole(experiment.method):
         replayed = experiment.memory.buffer
-    images = experiment.training.batch + replayed * sum(len(kinds) for kinds in experiment.method.replays)
+    images = experiment.training.batch + replayed * sum(len(replay.views) for replay in experiment.method.replays)
     return images * height * width
 
 
@@ -198,3 +203,8 @@ def in_words(seconds: float) -> str:
     if seconds < 6000:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 100 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def _replays_whole(method: Method) -> bool:
+    """Whether a step takes the whole buffer, so that its cost grows with it."""
+    return any(replay.kind == "whole" for replay in method.replays)

@@ -17,7 +17,8 @@ from typing import Any
 from torch import Tensor
 
 from gcr import scenarios
-from gcr.experiments.experiment import Experiment, differences
+from gcr.experiments.differences import differences
+from gcr.experiments.experiment import Experiment
 from gcr.runs.model_file import MODEL_FILE, SavedModel
 from gcr.settings import BadInput
 from gcr.training import Epoch

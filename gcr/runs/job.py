@@ -14,7 +14,7 @@ import torch
 
 import gcr
 from gcr import scenarios
-from gcr.experiments.experiment import Experiment, flat
+from gcr.experiments.experiment import Experiment
 from gcr.runs.folder import Busy, RunFolder
 from gcr.runs.model_file import SavedModel
 from gcr.runs.provenance import source
@@ -116,9 +116,12 @@ def _train(
             folder.add_epoch(epoch)
             listen(Event(number, epoch=epoch))
 
+        scenario = _scenario(experiment.scenario, experiment.stream, how.device)
+        net = experiment.make_net(scenario)
         run = Run(
-            scenario=_scenario(experiment.scenario, experiment.stream, how.device),
-            model=experiment.model,
+            scenario=scenario,
+            net=net,
+            optimizer=experiment.make_optimizer(net),
             method=experiment.method,
             policy=experiment.memory,
             training=experiment.training,
@@ -140,7 +143,7 @@ def _train(
 def _identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
     """What a checkpoint must agree with to be continued."""
     on_gpu = how.device.startswith("cuda")
-    return flat(experiment.to_dict()) | {
+    return experiment.settings | {
         "data": scenarios.entry(experiment.scenario).fingerprint,
         "version of gcr": gcr.__version__,
         "version of torch": torch.__version__,
@@ -181,7 +184,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
 def _kept_bytes(run: Run) -> int:
     """What the run keeps of its past: memory, and what the method keeps beside it, as a teacher."""
     memory = run.state.memory
-    return (memory.nbytes if memory else 0) + sum(tensor.nbytes for tensor in run.state.extras.values())
+    return (0 if memory is None else memory.nbytes) + sum(tensor.nbytes for tensor in run.state.extras.values())
 
 
 def _peak_bytes(device: str) -> int:

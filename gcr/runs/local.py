@@ -180,4 +180,4 @@ def longest_first(jobs: list[Job]) -> list[int]:
 
 def _passes(experiment: Experiment) -> int:
     """Passes of the network over an example, roughly."""
-    return experiment.training.epochs * (1 + sum(len(kinds) for kinds in experiment.method.replays))
+    return experiment.training.epochs * (1 + sum(len(replay.views) for replay in experiment.method.replays))

@@ -9,16 +9,33 @@ import torch
 from torch import Tensor
 
 from gcr.augment import Views
+from gcr.memory import Policy
+from gcr.settings import BadInput
 
 
 @dataclass(frozen=True)
 class Images:
-    """A data set: uint8 pixels and labels. Pixels that do not fit the device stay on disk, as a map of the file."""
+    """A data set: pixels and labels. Pixels that do not fit the device stay on disk, as a map of the file.
 
-    pixels: Tensor  # [n, c, h, w] uint8
+    uint8 pixels are scaled to [0, 1] by the views; float pixels stay as they are.
+    """
+
+    pixels: Tensor  # [n, c, h, w] uint8 or float
     labels: Tensor  # [n] int64
     resident: bool = True  # whether the pixels move to the device with the labels
     rows: Tensor | None = None  # where each label's pixels lie, on the host; None: in the same order
+
+    def __post_init__(self) -> None:
+        pixels, labels = self.pixels, self.labels
+        if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
+            raise BadInput(f"pixels must be uint8 or float, got {pixels.dtype}; gcr.from_arrays converts arrays")
+        if pixels.dim() != 4 or not pixels.numel():
+            raise BadInput(f"pixels must be [n, c, h, w] and not empty, got shape {tuple(pixels.shape)}")
+        if labels.dtype != torch.int64 or labels.dim() != 1:
+            raise BadInput(f"labels must be int64, one per image, got {labels.dtype} {tuple(labels.shape)}")
+        n = len(pixels) if self.rows is None else len(self.rows)
+        if len(labels) != n:
+            raise BadInput(f"pixels and labels must be equally many, got {n} and {len(labels)}")
 
     def to(self, device: torch.device | str) -> Images:
         pixels = self.pixels.to(device) if self.resident else self.pixels
@@ -46,6 +63,30 @@ class Scenario:
     views: Views
     class_names: tuple[str, ...]
     stream_length: int = 0  # examples of each stream in the online setting; 0: offline, task after task
+    labels: tuple[int | str, ...] = ()  # the user's own label of each class; empty: 0..C-1
+
+    def __post_init__(self) -> None:
+        train, test = self.train.pixels, self.test.pixels
+        if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
+            kinds = [f"{pixels.dtype} {tuple(pixels.shape[1:])}" for pixels in (train, test)]
+            raise BadInput(f"test images must be {kinds[0]}, as the training images, got {kinds[1]}")
+        if not len(self.views.mean) == len(self.views.std) == train.shape[1]:
+            given = f"{len(self.views.mean)} and {len(self.views.std)}"
+            raise BadInput(f"views must have a mean and a std for each of {train.shape[1]} channels, got {given}")
+        order = [label for classes in self.tasks for label in classes]
+        if not all(self.tasks) or sorted(order) != list(range(self.n_classes)):
+            raise BadInput(f"tasks must share classes 0..{self.n_classes - 1}, each in one task, got {self.tasks}")
+        for part, images in (("training", self.train), ("test", self.test)):
+            if images.labels.device.type == "cpu":
+                low, high = (int(value) for value in images.labels.aminmax())
+                if low < 0 or high >= self.n_classes:
+                    rule = f"{part} labels must be in 0..{self.n_classes - 1}, got {low}..{high}"
+                    raise BadInput(f"{rule}; gcr.from_arrays numbers them")
+            if self.views.colours and images.pixels.is_floating_point() and not in_unit(images.pixels):
+                raise BadInput(
+                    f"{part} images must be in [0, 1] for strong views with colour jitter; scale them, or use "
+                    "Views(..., jitter_share=0, grey_share=0)"
+                )
 
     @property
     def n_classes(self) -> int:
@@ -66,3 +107,18 @@ class Scenario:
 
     def to(self, device: torch.device | str) -> Scenario:
         return replace(self, train=self.train.to(device), test=self.test.to(device))
+
+
+def in_unit(pixels: Tensor) -> bool:
+    """Whether all values are in [0, 1]; on another device than the CPU they count as checked."""
+    if pixels.device.type != "cpu":
+        return True
+    low, high = (float(value) for value in pixels.aminmax())
+    return low >= 0 and high <= 1
+
+
+def memory_bytes(policy: Policy | None, scenario: Scenario) -> int:
+    """What memory takes for this scenario, known before training."""
+    if policy is None:
+        return 0
+    return policy.nbytes(scenario.image_shape, scenario.n_classes, scenario.train.pixels.dtype)

@@ -25,26 +25,32 @@ class Stream(Settings):
         "order in which classes come; 0: that of the labels, n: a permutation drawn with seed n",
         low=0,
         high=2**32 - 1,
+        advanced=True,
     )
     validation: float = declared(
         0.0,
         "share of each class's training images that replaces the test set (0.1 for tuning); 0: test on the test set",
         low=0.0,
         high=0.5,
+        advanced=True,
     )
     label_noise: float = declared(
         0.0,
         "share of each class's training images that get the label of another class of their task",
         low=0.0,
         high=0.9,
+        advanced=True,
     )
     imbalance: float = declared(
         1.0,
         "training images of the last class relative to the first; sizes fall evenly in proportion in between",
         low=0.001,
         high=1.0,
+        advanced=True,
     )
-    last_task: float = declared(1.0, "share of the last task's training images that are there", low=0.001, high=1.0)
+    last_task: float = declared(
+        1.0, "share of the last task's training images that are there", low=0.001, high=1.0, advanced=True
+    )
 
     @property
     def online(self) -> bool:

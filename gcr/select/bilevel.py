@@ -44,7 +44,7 @@ TIE = 1e-9
 class Bilevel(Settings):
     """Rows and weights by greedy bilevel optimisation; the weights are scaled to the total of the pool's weights.
 
-    A pool that fits into the budget is kept with the weights it has. Buffer is O(n^2) for n rows: the kernel. A step
+    A pool that fits into the budget is kept with the weights it has. Memory is O(n^2) for n rows: the kernel. A step
     with k rows chosen costs O(n^2) for the new row and O(n k c + k^3) for c classes.
     """
 

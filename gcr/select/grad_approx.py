@@ -42,38 +42,56 @@ class GradApprox(Settings):
     needs: ClassVar[frozenset[str]] = frozenset({"features", "residuals"})
 
     ridge: float = setting(0.5, "penalty on the squared weights (lambda in the paper)", low=0.0)
-    tolerance: float = setting(0.0, "stop a class when its objective falls to this (epsilon in the paper)", low=0.0)
+    tolerance: float = setting(
+        0.0, "stop a class when its objective falls to this (epsilon in the paper)", low=0.0, advanced=True
+    )
     shares: str = setting(
         "class",
         "equal shares of the buffer for classes (paper), or for tasks, online for streams, each chosen alone, by the"
         " pool's numbers inside (reference code)",
         choices=("class", "task"),
+        advanced=True,
     )
     negative: str = setting(
         "excluded",
         "weights below 0: excluded from the solution (paper), or their rows dropped, and drawn anew with weight 1"
         " (reference code)",
         choices=("excluded", "dropped"),
+        advanced=True,
     )
     atoms: str = setting(
         "plain",
         "gradients to choose from: as they are (paper), or scaled by the weights of before, which the new ones replace"
         " (reference code)",
         choices=("plain", "weighted"),
+        advanced=True,
     )
-    replace: int = setting(0, "passes of exchanging rows after the greedy choice; 0 is the paper's algorithm", low=0)
-    trim: float = setting(0.0, "share of each class, the longest gradients, that is not chosen", low=0.0, high=0.9)
+    replace: int = setting(
+        0, "passes of exchanging rows after the greedy choice; 0 is the paper's algorithm", low=0, advanced=True
+    )
+    trim: float = setting(
+        0.0, "share of each class, the longest gradients, that is not chosen", low=0.0, high=0.9, advanced=True
+    )
     rows: str = setting(
-        "matched", "those that match the gradient best, or random ones of every class", choices=("matched", "random")
+        "matched",
+        "those that match the gradient best, or random ones of every class",
+        choices=("matched", "random"),
+        advanced=True,
     )
     weights: str = setting(
-        "fitted", "of the chosen rows: those that match the gradient, or all 1", choices=("fitted", "unit")
+        "fitted",
+        "of the chosen rows: those that match the gradient, or all 1",
+        choices=("fitted", "unit"),
+        advanced=True,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.negative == "dropped" and (given := self.changed("tolerance", "replace", "trim", "rows")):
-            raise BadInput(f"negative=dropped is the reference code's matching, which has no {given}; leave it out")
+            raise BadInput(
+                f"{given} is not part of the released matching (negative=dropped); "
+                "add --set selector.negative=excluded or use --variant paper"
+            )
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
         assert pool.features is not None

@@ -3,6 +3,7 @@
 from gcr.training.checkpoint import Checkpoints
 from gcr.training.loop import Diverged, Epoch, How, Outcome, Run, Stopped, own_stream, train
 from gcr.training.settings import Training
+from gcr.training.sgd import Sgd
 
 __all__ = [
     "Checkpoints",
@@ -11,6 +12,7 @@ __all__ = [
     "How",
     "Outcome",
     "Run",
+    "Sgd",
     "Stopped",
     "Training",
     "own_stream",

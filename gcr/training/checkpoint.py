@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from gcr.settings import BadInput
-from gcr.training.state import PLACE, RunState
+from gcr.training.optimizer import restore_optimizer
+from gcr.training.state import OPTIMIZER, PLACE, RunState
 
 KEPT = 2
 
@@ -63,6 +64,8 @@ class Checkpoints:
                 continue
             for name, tensor in state.tensors():
                 tensor.copy_(tensors[name])
+            remembered = {name: tensor for name, tensor in tensors.items() if name.startswith(OPTIMIZER)}
+            restore_optimizer(state.optimizer, {name.removeprefix(OPTIMIZER): t for name, t in remembered.items()})
             for name in PLACE:
                 setattr(state, name, about["place"][name])
             break

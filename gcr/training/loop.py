@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from gcr.memory import Policy
@@ -20,6 +20,7 @@ from gcr.training.checkpoint import Checkpoints
 from gcr.training.evaluate import evaluate
 from gcr.training.metrics import summary
 from gcr.training.numerics import computing, resolved
+from gcr.training.optimizer import AnyOptimizer
 from gcr.training.prefetch import Prefetch
 from gcr.training.randomness import EpochDraws
 from gcr.training.reselect import recompute_bn_on_memory, reselect, statistics_kept
@@ -47,7 +48,7 @@ class Epoch:
 
 
 class Diverged(RuntimeError):
-    """The loss is no longer a number."""
+    """The loss, or a weight, is NaN or inf."""
 
 
 class Stopped(Exception):
@@ -81,34 +82,38 @@ class Run:
     def __init__(
         self,
         scenario: Scenario,
-        model: str,
+        net: nn.Module,
+        optimizer: AnyOptimizer,
         method: Method,
         policy: Policy | None,
-        training: Training,
         seed: int,
+        training: Training,
         how: How,
+        head: str | None = None,
         on_epoch: Callable[[Epoch], None] = lambda epoch: None,
         checkpoints: Checkpoints | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.device = torch.device(how.device)
         self.scenario = scenario.to(self.device)
-        self.model, self.method, self.training, self.seed, self.how = model, method, training, seed, how
+        self.method, self.training, self.seed, self.how = method, training, seed, how
+        if method.replays and policy is None:
+            raise BadInput(f"{method.name} replays from memory, got memory=None; give a Policy(buffer=…)")
         self.policy = policy if method.replays else None
         if self.policy is not None:
             method.check_memory(self.policy.buffer, len(scenario.tasks))
         self.on_epoch, self.checkpoints, self.stop = on_epoch, checkpoints, stop
         self.precision = resolved(training.precision, self.device)
-        self.mode, remark = pick_mode(how.mode, self.device, method)
+        self.mode, remark = pick_mode(how.mode, self.device, optimizer)
         self.remarks = [remark] if remark else []
         self.plan = make_schedule(self.scenario, method, training, seed)
         self.total_steps = self.plan.total_steps(training)
         arriving = sum(len(stage.rows) * stage.epochs for stage in self.plan.stages)
         if self.policy is not None and self.policy.every > arriving:
             raise BadInput(f"every must be <= {arriving}, the examples of the whole run, got {self.policy.every}")
-        self.state = RunState.fresh(self.scenario, model, method, self.policy, training, seed, self.device)
+        self.state = RunState.fresh(self.scenario, net, optimizer, method, self.policy, self.device, head)
         if self.policy is not None and self.policy.statistics == "memory" and not statistics(self.state.net):
-            raise BadInput(f"{model} has no batch normalisation; leave out statistics")
+            raise BadInput("statistics=memory recomputes BatchNorm statistics, but net has none; leave it out")
         if checkpoints is not None:
             self.remarks += checkpoints.restore(self.state)
         self.clock = self.began = time.perf_counter()
@@ -132,6 +137,7 @@ class Run:
                 self.precision,
                 self.mode,
                 prefetch.slot if prefetch else None,
+                insists=self.how.mode == "captured",
             )
             Run.training_now += 1
             try:
@@ -152,7 +158,7 @@ class Run:
     def outcome(self) -> Outcome:
         state, plan = self.state, self.plan
         self._count_seconds()
-        untrained = state.untrained if self.method.scores_unseen else (None, None)
+        untrained = state.untrained if self.method.predicts_unseen() else (None, None)
         return Outcome(
             state=state,
             class_il=summary(state.class_il, plan.first, plan.last, untrained[0]),
@@ -188,7 +194,7 @@ class Run:
                 self._save()
             yield True
         yield from self._device_done()
-        self._refuse_no_numbers()
+        self._refuse_diverged()
         trained_on = len(stage.rows) * repeats
         loss, right = float(state.loss_sum) / trained_on, int(state.correct)
         seconds = time.perf_counter() - began
@@ -217,7 +223,7 @@ class Run:
                 recompute_bn_on_memory(state.net, state.memory, self.scenario)
             key = (self.seed, state.stage)
             self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
-            self._refuse_no_weights(f"at the end of task {state.stage + 1}")
+            self._refuse_bad_weights(f"at the end of task {state.stage + 1}")
             accuracies = evaluate(state.net, self.scenario, self.method, state.extras)
         yield from self._device_done()
         class_il, task_il = accuracies.tolist()
@@ -231,6 +237,7 @@ class Run:
         if policy is not None and policy.selects and policy.every and state.epoch_steps % self.training.repeats == 0:
             state.arrived += arrived
             if state.arrived >= policy.every:
+                self._refuse_diverged()
                 self._select()
                 state.arrived = 0
 
@@ -251,25 +258,21 @@ class Run:
             while not done.query():
                 yield False
 
-    def _refuse_no_numbers(self) -> None:
+    def _refuse_diverged(self) -> None:
         state = self.state
         where, step = f"task {state.stage + 1}, epoch {state.epoch + 1}", int(state.diverged_at)
         if step >= 0:
-            raise Diverged(f"the loss is no number from {where}, step {step + 1} on; {self._remedy}")
-        self._refuse_no_weights(f"in {where}")
+            raise Diverged(f"loss is NaN or inf at {where}, step {step + 1}; try a smaller lr")
+        self._refuse_bad_weights(f"in {where}")
 
-    def _refuse_no_weights(self, when: str) -> None:
+    def _refuse_bad_weights(self, when: str) -> None:
         if not bool(get_total_norm([p.detach() for p in self.state.net.parameters()]).isfinite()):
-            raise Diverged(f"weights of the network are no numbers {when}; {self._remedy}")
-
-    @property
-    def _remedy(self) -> str:
-        return f"try a smaller {self.method.lr_name}"
+            raise Diverged(f"weights are NaN or inf {when}; try a smaller lr")
 
     def _save(self) -> None:
-        """A state whose loss is no number is never saved: the last good checkpoint stays."""
+        """A state whose loss is NaN or inf is never saved: the last good checkpoint stays."""
         if self.checkpoints is not None:
-            self._refuse_no_numbers()
+            self._refuse_diverged()
             self._count_seconds()
             self.checkpoints.save(self.state)
 
@@ -281,18 +284,26 @@ class Run:
 
 def train(
     scenario: Scenario,
-    model: str,
+    net: nn.Module,
+    optimizer: AnyOptimizer,
     method: Method,
-    policy: Policy | None,
-    training: Training,
+    memory: Policy | None,
     seed: int,
+    training: Training | None = None,
     how: How | str = "cpu",
+    head: str | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     checkpoints: Checkpoints | None = None,
 ) -> Outcome:
-    """Train one run from beginning to end; ``how`` may be just a device. On a CPU, equal arguments give equal bits."""
+    """Train one run from beginning to end. On a CPU, equal arguments give equal bits.
+
+    ``net`` is any classifier with a linear head (``head`` names it where it cannot be found), ``optimizer`` any of
+    ``torch.optim`` over its parameters, or ``Sgd``. Both are trained in place. ``memory`` says what is kept and how it
+    is chosen; None for methods without memory. ``seed`` decides the order of examples, their views and what is
+    replayed. ``how`` may be just a device.
+    """
     how = How(device=how) if isinstance(how, str) else how
-    run = Run(scenario, model, method, policy, training, seed, how, on_epoch, checkpoints)
+    run = Run(scenario, net, optimizer, method, memory, seed, training or Training(), how, head, on_epoch, checkpoints)
     with own_stream(run.device):
         for _ in run.advance():
             pass

@@ -18,7 +18,7 @@ READERS = 4
 class Prefetch:
     def __init__(self, images: Images, batch: int, device: torch.device) -> None:
         self.images = images  # on the host, often a memory map
-        self.slot = torch.zeros((batch, *images.pixels.shape[1:]), dtype=torch.uint8, device=device)
+        self.slot = torch.zeros((batch, *images.pixels.shape[1:]), dtype=images.pixels.dtype, device=device)
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="prefetch")
         self.waiting: deque[Future[Tensor]] = deque()
         self.rows = np.empty((0, batch), np.int64)

@@ -11,7 +11,6 @@ the device: a captured step needs nothing from the host.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gcr.augment import DRAWS
+from gcr.memory.randomness import stream
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,18 @@ class EpochDraws:
         plan, n, n_steps = self.plan, len(stage_rows), n_batches * repeats
         order = stage_rows.cpu().numpy()
         if shuffled:
-            order = order[_stream(key, "order").permutation(n)]
+            order = order[stream(key, "order").permutation(n)]
         rows = np.zeros((n_batches, plan.batch), np.int64)
         _put(rows, order)
         rows = self.host_rows = rows.repeat(repeats, axis=0)
         reservoir = np.zeros((n_batches, plan.batch))
-        _put(reservoir, _stream(key, "reservoir").random(n))
+        _put(reservoir, stream(key, "reservoir").random(n))
         reservoir = reservoir.repeat(repeats, axis=0)
         views = np.zeros((n_steps, plan.batch * DRAWS["weak"]), np.float32)
         n_views = n if repeats == 1 else n_steps * plan.batch  # another view of a batch every time it is trained on
-        _put(views, _stream(key, "views").random((n_views, DRAWS["weak"]), dtype=np.float32))
+        _put(views, stream(key, "views").random((n_views, DRAWS["weak"]), dtype=np.float32))
         parts = [views] + [
-            _stream(key, field).random((n_steps, *shape), dtype=np.float32).reshape(n_steps, -1)
+            stream(key, field).random((n_steps, *shape), dtype=np.float32).reshape(n_steps, -1)
             for field, shape in plan.replay_fields()
         ]
         for slot, made in ((self.rows, rows), (self.reservoir, reservoir), (self.uniforms, np.hstack(parts))):
@@ -134,17 +134,12 @@ class EpochDraws:
 
 def arrival_order(key: tuple[int, int], n: int) -> Tensor:
     """The order in which the examples of a task come in a stream; ``key`` is (seed, task)."""
-    return torch.from_numpy(_stream(key, "arrival").permutation(n))
+    return torch.from_numpy(stream(key, "arrival").permutation(n))
 
 
 def selection_views(key: tuple[int, int], n_rows: int) -> Tensor:
     """The draws of weak views of the pool's examples; ``key`` is (seed, number of the selection in its run)."""
-    return torch.from_numpy(_stream(key, "selection views").random((n_rows, DRAWS["weak"]), dtype=np.float32))
-
-
-def selection_draws(key: tuple[int, ...], n_rows: int) -> Tensor:
-    """One uniform per row of the pool; ``key`` is (seed, number of the selection in its run)."""
-    return torch.from_numpy(_stream(key, "selection").random(n_rows))
+    return torch.from_numpy(stream(key, "selection views").random((n_rows, DRAWS["weak"]), dtype=np.float32))
 
 
 def _put(lines: np.ndarray, values: np.ndarray) -> None:
@@ -152,7 +147,3 @@ def _put(lines: np.ndarray, values: np.ndarray) -> None:
     flat, values = lines.reshape(-1), values.reshape(-1)
     size = min(len(flat), len(values))
     flat[:size] = values[:size]
-
-
-def _stream(key: tuple[int, ...], field: str) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence((*key, zlib.crc32(field.encode()))))

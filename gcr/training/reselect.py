@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from gcr.memory import Buffer, Policy
+from gcr.memory.randomness import selection_draws
 from gcr.methods import Batch, Method
 from gcr.models import Network, recompute_bn, statistics
 from gcr.scenarios import Scenario
 from gcr.select import Pool, Selector, explain
 from gcr.select.coreset import rows_by_class
-from gcr.training.randomness import selection_draws, selection_views
+from gcr.training.randomness import selection_views
 
 AT_ONCE = 1000  # examples of a pass
 OF_A_CLASS = 32  # examples of a pass with pool_mode=class, as the reference code has it
@@ -51,8 +52,8 @@ def reselect(
 
     batch = Batch((), stored["label"], stored["logits"], stored["weight"], stored["task"])
     pool = make_pool(net, method, batch, images, policy, kept=rows < memory.capacity)
-    coreset = policy.selector(pool, policy.buffer, selection_draws(key, len(rows)).to(rows.device))
-    memory.keep(rows[coreset.rows], coreset.weights)
+    chances = selection_draws(key, len(rows)).to(rows.device)
+    coreset = memory.reselect(policy.selector, pool.features, pool.residuals, policy.buffer, chances)
     told: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
     return told | asdict(explain(coreset, pool)) if pool.residuals is not None else told
 

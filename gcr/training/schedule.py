@@ -42,7 +42,7 @@ def make_schedule(scenario: Scenario, method: Method, training: Training, seed: 
     stream may end one task and begin the next. Methods that must know where a task ends get one stream per task."""
     labels = scenario.train.labels
     n_tasks = len(scenario.tasks)
-    if method.sees_all_tasks:
+    if method.stages == "all at once":
         everything = torch.arange(len(labels), device=labels.device)
         return Plan([Stage(everything, training.epochs, True)], [0] * n_tasks, [0] * n_tasks)
     task_of_row = scenario.task_of_class[labels]
@@ -51,7 +51,7 @@ def make_schedule(scenario: Scenario, method: Method, training: Training, seed: 
         numbers = list(range(n_tasks))
         return Plan([Stage(rows, training.epochs, True) for rows in tasks], numbers, numbers)
     tasks = [rows[arrival_order((seed, task), len(rows)).to(rows.device)] for task, rows in enumerate(tasks)]
-    if method.needs_tasks:
+    if method.stages == "tasks":
         numbers = list(range(n_tasks))
         return Plan([Stage(rows, training.epochs, False) for rows in tasks], numbers, numbers)
     length = scenario.stream_length

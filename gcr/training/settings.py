@@ -14,9 +14,13 @@ class Training(Settings):
     name: ClassVar[str] = "training"
 
     epochs: int = setting(10, "passes over each task", low=1, remedy="every task needs a pass")
-    lr: float = setting(0.03, "learning rate of SGD (no momentum, no schedule)", low=0.0)
     batch: int = setting(32, "new examples per step", low=1)
-    repeats: int = setting(1, "steps on every new batch, each with replay of its own; memory takes it once", low=1)
+    repeats: int = setting(
+        1, "steps on every new batch, each with replay of its own; memory takes it once", low=1, advanced=True
+    )
     precision: str = setting(
-        "auto", "of the network; auto: bf16 on a GPU that has it, else tf32; fp32 on a CPU", choices=PRECISIONS
+        "auto",
+        "of the network; auto: bf16 on a GPU that has it, else tf32; fp32 on a CPU",
+        choices=PRECISIONS,
+        advanced=True,
     )

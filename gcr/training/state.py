@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gcr.memory import Buffer, Policy
 from gcr.methods import Extras, Method
-from gcr.models import Network, build
+from gcr.models import Network, attach
 from gcr.scenarios import Scenario
-from gcr.training.settings import Training
-from gcr.training.sgd import Sgd
+from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, trained_parameters
+
+OPTIMIZER = "optimizer."  # prefix of what the optimizer remembers
 
 # What a checkpoint says in JSON beside the tensors.
 PLACE = (
@@ -25,13 +26,14 @@ PLACE = (
 @dataclass
 class RunState:
     net: Network
-    optimizer: Sgd
+    optimizer: AnyOptimizer
+    parameters: list[nn.Parameter]  # that a step moves
     memory: Buffer | None
     extras: Extras  # what the method keeps of its own
     step: Tensor  # () int64 on the device: steps done in this epoch
     loss_sum: Tensor  # () float64 on the device: over the examples of this epoch
     correct: Tensor  # () int64 on the device: new examples of this epoch classified right
-    diverged_at: Tensor  # () int64 on the device: the first step of this epoch whose loss was no number; -1: none
+    diverged_at: Tensor  # () int64 on the device: the first step of this epoch whose loss was NaN or inf; -1: none
     stage: int = 0
     epoch: int = 0  # of this stage
     epoch_steps: int = 0  # launched in this epoch
@@ -48,25 +50,28 @@ class RunState:
     def fresh(
         cls,
         scenario: Scenario,
-        model: str,
+        net: nn.Module,
+        optimizer: AnyOptimizer,
         method: Method,
         policy: Policy | None,
-        training: Training,
-        seed: int,
         device: torch.device,
+        head: str | None = None,
     ) -> RunState:
-        net = build(model, scenario.image_shape, scenario.n_classes, seed).to(device)
+        """``net`` and ``optimizer`` are trained in place; the network moves to ``device``."""
+        example = scenario.views.plain(scenario.train.pixels_of(slice(2)).to(device))
+        network = attach(net.to(device), example, scenario.n_classes, head)
         if device.type == "cuda":
-            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         memory = None
         if policy is not None:
-            sizes, shape = (policy.buffer, policy.pool_size), scenario.image_shape
-            memory = Buffer.empty(*sizes, shape, scenario.n_classes, device, scored=policy.compared > 0)
+            dtype = scenario.train.pixels.dtype
+            memory = policy.make_buffer(scenario.image_shape, scenario.n_classes, device, dtype)
         return cls(
-            net=net,
-            optimizer=Sgd(list(net.parameters()), training.lr),
+            net=network,
+            optimizer=optimizer,
+            parameters=trained_parameters(optimizer, network),
             memory=memory,
-            extras=method.extras(net, len(scenario.tasks)),
+            extras=method.extras(network, len(scenario.tasks)),
             step=torch.zeros((), dtype=torch.int64, device=device),
             loss_sum=torch.zeros((), dtype=torch.float64, device=device),
             correct=torch.zeros((), dtype=torch.int64, device=device),
@@ -85,10 +90,10 @@ class RunState:
             yield f"net.{name}", tensor
         for name in ("step", "loss_sum", "correct", "diverged_at"):
             yield name, getattr(self, name)
+        for name, tensor in optimizer_tensors(self.optimizer):
+            yield f"{OPTIMIZER}{name}", tensor
         for name, tensor in self.extras.items():
             yield f"extra.{name}", tensor
         if self.memory is not None:
-            for name, column in self.memory.columns.items():
-                yield f"memory.{name}", column[: self.memory.rows]
-            for name in ("kept", "pooled", "seen", "seen_since", "updates"):
-                yield f"memory.{name}", getattr(self.memory, name)
+            for name, tensor in self.memory.tensors():
+                yield f"memory.{name}", tensor

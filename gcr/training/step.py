@@ -1,7 +1,7 @@
 """One training step: a function of fixed shapes over tensors on the device, without host reads.
 
-rows -> weak views of the new batch -> replay minibatches from memory -> ``method.loss`` -> backward -> SGD -> memory
-takes the batch.
+rows -> weak views of the new batch -> replay minibatches from memory -> ``method.loss`` -> backward -> optimizer ->
+memory takes the batch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from gcr.memory import SAMPLERS, Buffer, Distinct, Policy, Sampler
 from gcr.methods import Batch, Method
 from gcr.scenarios import Scenario
 from gcr.training.gss_admission import offer_by_gradients
+from gcr.training.optimizer import apply_gradients
 from gcr.training.randomness import DrawPlan, ReplayDraws, StepDraws
 from gcr.training.settings import Training
 from gcr.training.state import RunState
@@ -21,9 +22,10 @@ from gcr.training.state import RunState
 
 def sampler_of(method: Method, policy: Policy) -> Sampler | None:
     """None where the whole kept buffer is replayed."""
-    if method.replays_all:
+    (kind,) = {replay.kind for replay in method.replays}
+    if kind == "whole":
         return None
-    return Distinct if method.searches else next(known for known in SAMPLERS if known.name == policy.sampling)
+    return Distinct if kind == "distinct" else next(known for known in SAMPLERS if known.name == policy.sampling)
 
 
 def draw_plan(method: Method, policy: Policy | None, training: Training) -> DrawPlan:
@@ -32,7 +34,7 @@ def draw_plan(method: Method, policy: Policy | None, training: Training) -> Draw
     sampler = sampler_of(method, policy)
     size = method.replay_size(policy.replay_batch) if sampler else policy.buffer
     shape = sampler.draws_shape(size, policy.buffer, policy.pool_size) if sampler else (0,)
-    return DrawPlan(training.batch, shape, size, method.replays, policy.compared)
+    return DrawPlan(training.batch, shape, size, tuple(replay.views for replay in method.replays), policy.compared)
 
 
 def train_step(
@@ -57,27 +59,28 @@ def train_step(
         relative = policy.kept_weights == "relative"
         drawn = draw_replays(state.memory, sampler_of(method, policy), draws.replays, relative)
     wanted = [("weak", images, draws.views)]
-    for kinds, columns, asked in zip(method.replays, drawn, draws.replays, strict=False):
-        wanted += [(kind, columns["image"], u) for kind, u in zip(kinds, asked.views, strict=True)]
+    for replayed, columns, asked in zip(method.replays, drawn, draws.replays, strict=False):
+        wanted += [(kind, columns["image"], u) for kind, u in zip(replayed.views, asked.views, strict=True)]
     views = iter(make_views(scenario.views, wanted))
     new_view = next(views)
     replay = tuple(
-        Batch(tuple(next(views) for _ in kinds), *(columns[name] for name in ("label", "logits", "weight", "task")))
-        for kinds, columns in zip(method.replays, drawn, strict=False)
+        Batch(tuple(next(views) for _ in of.views), *(columns[name] for name in ("label", "logits", "weight", "task")))
+        for of, columns in zip(method.replays, drawn, strict=False)
     )
     net, extras = state.net.train(), state.extras
-    if method.chooses:
-        rows = method.choose(net, _new_batch(new_view, labels), replay, extras)
+    rows = method.choose(net, _new_batch(new_view, labels), replay, extras)
+    if rows is not None:
         images, labels, reservoir, new_view = images[rows], labels[rows], reservoir[rows], new_view[rows]
         admission = admission and admission.of(rows)
     loss, logits = method.loss(net, _new_batch(new_view, labels), replay, extras)
-    gradients = state.optimizer.gradients(loss)
-    state.optimizer.step(method.project(gradients, state.optimizer.parameters, net, replay, extras, state.stage))
+    by_loss: list[Tensor | None] = list(torch.autograd.grad(loss, state.parameters, allow_unused=True))
+    gradients = method.project(by_loss, state.parameters, net, replay, extras, state.stage)
+    apply_gradients(state.optimizer, state.parameters, gradients)
     method.after_step(net, extras)
     right = logits.argmax(1) == labels
     arrived, n_right = len(draws.rows), right.sum()
     state.loss_sum += loss.detach() * arrived
-    state.correct += n_right * arrived // len(labels) if method.chooses else n_right  # the chosen speak for all
+    state.correct += n_right * arrived // len(labels) if rows is not None else n_right  # the chosen speak for all
     first_bad = (state.diverged_at < 0) & ~loss.detach().isfinite()
     state.diverged_at.copy_(torch.where(first_bad, state.step, state.diverged_at))
     state.step += 1

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from gcr.memory import Policy
 from gcr.methods import Method
+from gcr.models import Network
 from gcr.scenarios import Scenario
 from gcr.select.cuda_graph import capture
 from gcr.settings import BadInput
 from gcr.training.numerics import computing
+from gcr.training.optimizer import AnyOptimizer, make_capturable
 from gcr.training.randomness import EpochDraws
 from gcr.training.state import RunState
 from gcr.training.step import train_step
@@ -20,10 +24,10 @@ from gcr.training.step import train_step
 MODES = ("auto", "eager", "compiled", "captured")
 
 
-def pick_mode(mode: str, device: torch.device, method: Method) -> tuple[str, str]:
+def pick_mode(mode: str, device: torch.device, optimizer: AnyOptimizer | None = None) -> tuple[str, str]:
     """The mode to run, and a remark if it is not the one asked for.
 
-    ``auto`` is captured on a GPU and eager on a CPU. A method whose step needs the host says why in ``host_bound``.
+    ``auto`` is captured on a GPU and eager on a CPU. An optimizer that cannot be captured makes it eager.
     """
     if mode not in MODES:
         raise BadInput(f'mode must be one of {", ".join(MODES)}, got "{mode}"')
@@ -32,12 +36,12 @@ def pick_mode(mode: str, device: torch.device, method: Method) -> tuple[str, str
         raise BadInput("mode captured needs a GPU; use --mode auto")
     if mode == "compiled" and on_gpu and importlib.util.find_spec("triton") is None:
         raise BadInput("mode compiled needs the library triton on a GPU; install it with pip, or use --mode captured")
-    reason = method.host_bound
-    if reason and mode in ("compiled", "captured"):
-        return "eager", f"{method.name} cannot be {mode} ({reason}); it runs eagerly"
-    if mode == "auto":
-        return ("captured" if on_gpu and not reason else "eager"), ""
-    return mode, ""
+    if mode == "eager" or not on_gpu:
+        return ("eager" if mode == "auto" else mode), ""
+    reason = make_capturable(optimizer) if optimizer is not None else ""
+    if reason:
+        return "eager", f"the step cannot be captured ({reason}); it runs eagerly"
+    return ("captured" if mode == "auto" else mode), ""
 
 
 class StepRunner:
@@ -59,32 +63,49 @@ class StepRunner:
         precision: str,
         mode: str,
         images: Tensor | None = None,
+        insists: bool = False,
     ) -> None:
+        """``insists``: a step that cannot be captured is an error, not run eagerly."""
         self.state, self.scenario, self.method, self.policy = state, scenario, method, policy
         self.draws, self.precision, self.images = draws, precision, images
         self.captures = mode != "eager" and state.step.is_cuda
+        self.insists = insists
         self.graphs: dict[tuple[int, bool, bool, int], torch.cuda.CUDAGraph | None] = {}  # None: warmed up
         self.pool = torch.cuda.graph_pool_handle() if self.captures else None
         if mode == "compiled":
-            state.net.trunk.compile(dynamic=False)
+            _compile(state.net)
 
     def __call__(self, size: int, offers: bool = True) -> None:
         """A step on ``size`` new examples; ``offers`` says whether memory is offered them."""
         replaying = self.state.offered  # before that memory holds nothing
-        phase = (size, replaying, offers, self.state.stage if self.method.stage_shapes else 0)
+        phase = (size, replaying, offers, self.method.shapes_of_stage(self.state.stage))
         if not self.captures:
             self._launch(size, replaying, offers)
         elif phase not in self.graphs:
             self._launch(size, replaying, offers)
             self.graphs[phase] = None
         else:
-            graph = self.graphs[phase]
-            if graph is None:
-                graph = self.graphs[phase] = capture(lambda: self._launch(size, replaying, offers), self.pool)
-            graph.replay()
+            graph = self.graphs[phase] or self._captured(phase, lambda: self._launch(size, replaying, offers))
+            if graph is not None:
+                graph.replay()
         self.state.steps += 1
         self.state.epoch_steps += 1
         self.state.offered |= offers
+
+    def _captured(self, phase: tuple[int, bool, bool, int], launch: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+        """The step as a graph; None where it cannot be captured: then it has run eagerly, as all after it will."""
+        try:
+            graph = self.graphs[phase] = capture(launch, self.pool)
+        except RuntimeError as error:
+            if self.insists:
+                raise BadInput(
+                    f"the step cannot be captured ({str(error).splitlines()[0]}); use --mode eager"
+                ) from error
+            warnings.warn(f"the step cannot be captured ({str(error).splitlines()[0]}); it runs eagerly", stacklevel=2)
+            self.captures = False
+            launch()
+            return None
+        return graph
 
     def _launch(self, size: int, replaying: bool, offers: bool) -> None:
         state = self.state
@@ -92,3 +113,9 @@ class StepRunner:
             draws = self.draws.at(state.step, size, replaying)
             images = None if self.images is None else self.images[:size]
             train_step(state, self.scenario, self.method, self.policy, draws, images, offers)
+
+
+def _compile(net: Network) -> None:
+    if not hasattr(net, "trunk"):
+        raise BadInput("mode compiled is for the networks of gcr.models; use --mode captured or eager")
+    net.trunk.compile(dynamic=False)

@@ -81,7 +81,7 @@ def test_settings_and_folders_tell_three_rows_apart(tmp_path):
     assert names == ["er (lr=0.1, folder=a)", "er (lr=0.1, folder=b)", "er (lr=0.01)"]
 
 
-def test_a_reading_that_is_not_the_default_is_told_even_where_it_is_alone(tmp_path):
+def test_a_detail_that_is_not_the_default_is_told_even_where_it_is_alone(tmp_path):
     put(tmp_path, "gcr", 0, 10.0, contrast="features")
     assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["gcr (contrast=features)"]
     put(tmp_path, "gcr", 0, 12.0, name="usual")
@@ -170,17 +170,17 @@ def test_nothing_but_bad_results_is_an_error(tmp_path):
 
 
 def test_what_was_varied_is_told_whatever_it_is(tmp_path):
-    for reading in ("text", "code"):
-        put(tmp_path, "gcr", 0, 10.0, name=reading, reading=reading, buffer=20)
+    for variant in ("paper", "released"):
+        put(tmp_path, "gcr", 0, 10.0, name=variant, variant=variant, buffer=20)
     groups = read_runs(tmp_path).groups
-    assert {row[0] for row in table(groups)} == {"gcr", "gcr (reading=text)"}
-    assert {row[0] for row in table(groups, always=["reading", "buffer"])} == {
-        "gcr (reading=code)",
-        "gcr (reading=text)",
+    assert {row[0] for row in table(groups)} == {"gcr", "gcr (variant=paper)"}
+    assert {row[0] for row in table(groups, always=["variant", "buffer"])} == {
+        "gcr (variant=released)",
+        "gcr (variant=paper)",
     }
-    assert {row[0] for row in table(groups, always=["gamma"])} == {"gcr (gamma=0.1)", "gcr (gamma=0.1, reading=text)"}
+    assert {row[0] for row in table(groups, always=["gamma"])} == {"gcr (gamma=0.1)", "gcr (gamma=0.1, variant=paper)"}
     points = {row[0] for row in table(groups, always=["contrast", "admit"])}
-    assert points == {"gcr (contrast=logits, admit=correct)", "gcr (reading=text, contrast=features, admit=all)"}
+    assert points == {"gcr (contrast=logits, admit=correct)", "gcr (variant=paper, contrast=features, admit=all)"}
 
 
 def test_only_some_scenarios_and_methods(tmp_path):

@@ -108,3 +108,38 @@ def test_grey_and_jitter_happen_as_often_as_they_should():
 def test_plain_images_are_normalised():
     views = Views(mean=(0.5,), std=(0.25,))
     assert views.plain(torch.full((1, 1, 1, 1), 255, dtype=torch.uint8)).item() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("kind", ["plain", "weak", "strong"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_floats_in_unit_range_have_the_views_of_their_bytes(kind, channels):
+    views = Views(mean=(0.4,) * channels, std=(0.2,) * channels, pad=2)
+    images, draws = pictures(channels=channels), uniforms(20, DRAWS.get(kind, 0))
+    floats = images.float() / 255
+    ours, theirs = (
+        views.plain(given) if kind == "plain" else views.make(kind, given, draws) for given in (floats, images)
+    )
+    assert torch.equal(ours, theirs)
+
+
+def test_floats_of_any_range_are_only_normalised_and_moved():
+    images = 10 * torch.randn(20, 3, 7, 7, generator=torch.Generator().manual_seed(0))
+    views = Views.measured(images, pad=1, jitter_share=0.0, grey_share=0.0)
+    plain = views.plain(images)
+    torch.testing.assert_close(plain.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(plain.std((0, 2, 3), correction=0), torch.ones(3))
+    moved, draws = shift_and_flip(images, uniforms(20, 3), 1, True), uniforms(20, 3)
+    assert torch.equal(views.weak(images, draws), views.plain(moved))
+    strong = uniforms(20, DRAWS["strong"])
+    cropped = resized_crop(images, strong[:, :5], *views.crop, views.flip)
+    assert torch.equal(views.strong(images, strong), views.plain(cropped))
+    assert float(cropped.abs().max()) > 5  # not clamped to [0, 1]
+
+
+def test_measured_views_are_those_of_numpy():
+    images = pictures(n=50)
+    views = Views.measured(images, flip=False)
+    scaled = images.double().numpy() / 255
+    np.testing.assert_allclose(views.mean, scaled.mean((0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(views.std, scaled.std((0, 2, 3)), rtol=1e-6)
+    assert not views.flip

@@ -4,24 +4,24 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import made_data as made
 import pytest
+from conftest import HANG_SECONDS
 
 from gcr.data import find
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def gcr(cache, tmp_path):
     def call(*arguments):
         command = [sys.executable, "-m", "gcr", *map(str, arguments)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "GCR_DATA": str(cache)}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        environment = os.environ | {"GCR_DATA": str(cache)}
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS
+        )
 
     return call
 

@@ -4,26 +4,23 @@ import json
 import os
 import pty
 import re
-import resource
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from pathlib import Path
 
 import pytest
+from conftest import HANG_SECONDS, ROOT
 from made_runs import experiment_of, put_run, square
 
 from gcr.cli.main import run_cli
 
-ROOT = Path(__file__).parents[2]
 QUICK = ["--epochs", "1", "--model", "mlp"]
 
 
-def gcr(*arguments, cwd=ROOT, timeout=120):
+def gcr(*arguments):
     command = [sys.executable, "-m", "gcr", *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
 
 
 def here(*arguments):
@@ -42,74 +39,6 @@ def refused(done, *parts):
         assert part in done.stderr
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    out = tmp_path_factory.mktemp("demo")
-    started = processor_seconds()
-    done = gcr("demo", "--out", out / "runs", timeout=300)
-    assert done.returncode == 0, done.stderr
-    return out / "runs", done.stdout, processor_seconds() - started
-
-
-def processor_seconds():
-    """Of all processes that were started from here and have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def accuracies(folder, method):
-    results = sorted(folder.glob(f"seq-digits-{method}*/seed-*/result.json"))
-    assert len(results) == 3
-    return [json.loads(file.read_text())["class_il"]["accuracy"] for file in results]
-
-
-def mean(values):
-    return sum(values) / len(values)
-
-
-def test_demo_prints_table_and_report(demo):
-    folder, printed, _ = demo
-    for method in ("finetune", "er", "der++", "gcr", "joint"):
-        assert re.search(rf"│ {re.escape(method)} +│", printed)
-    assert str(folder / "report.html") in printed
-    assert (folder / "report.html").exists()
-
-
-def test_demo_takes_about_a_minute(demo):
-    """Of two cores, by processor time, so that it does not matter what else they do: 110 seconds at 2.5 GHz."""
-    assert demo[2] <= 180
-
-
-def test_demo_shows_what_replay_is_for(demo):
-    """GCR and DER++ at least 30 points above finetune, and not above joint beyond noise."""
-    folder = demo[0]
-    finetune, joint = accuracies(folder, "finetune"), accuracies(folder, "joint")
-    for method in ("derpp", "gcr"):
-        ours = accuracies(folder, method)
-        assert mean(ours) >= mean(finetune) + 30
-        assert mean(ours) <= mean(joint) + 2
-
-
-def test_demo_again_keeps_what_is_there(demo):
-    before = (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes()
-    done = gcr("demo", "--out", demo[0])
-    assert done.returncode == 0
-    assert "15 of 15 runs were there already" in done.stderr
-    assert (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes() == before
-
-
-def test_table_of_the_demo(demo):
-    done = here("table", demo[0])
-    assert done.returncode == 0
-    assert f"{mean(accuracies(demo[0], 'gcr')):.2f} ±" in done.stdout
-
-
-def test_report_of_the_demo(demo, tmp_path):
-    done = here("report", demo[0], "--page", tmp_path / "page.html")
-    assert done.returncode == 0
-    assert (tmp_path / "page.html").stat().st_size > 10_000
-
-
 def test_run_as_in_the_help(tmp_path):
     done = gcr(
         *("run", "seq-digits", "--method", "gcr", "--buffer", "50", "--epochs", "1", "--seeds", "0,1"),
@@ -117,7 +46,7 @@ def test_run_as_in_the_help(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     experiment = json.loads((tmp_path / "seq-digits-gcr-k50/seed-1/experiment.json").read_text())
-    assert experiment["training"]["lr"] == 0.03
+    assert experiment["optimizer"]["lr"] == 0.03
     assert experiment["method"]["alpha"] == 0.1
     assert experiment["memory"]["buffer"] == 50
     assert re.search(r"│ gcr +│ +50 │ +2 │", done.stdout)
@@ -158,8 +87,13 @@ def test_lists_say_what_exists(what, names):
 def test_settings_of_a_method():
     done = here("settings", "gcr")
     assert done.returncode == 0
-    for name in ("alpha", "ridge", "lr", "sampling"):
-        assert re.search(rf"^{name} ", done.stdout, re.M)
+    for name in ("variant", "method.alpha", "selector.ridge", "optimizer.lr", "memory.buffer"):
+        assert re.search(rf"^{re.escape(name)} ", done.stdout, re.M)
+    assert "memory.sampling" not in done.stdout
+    assert len(done.stdout.splitlines()) < 20
+    everything = here("settings", "gcr", "--all")
+    assert "memory.sampling" in everything.stdout
+    assert "selector.atoms" in everything.stdout
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["table"], ["demo"]])
@@ -216,11 +150,11 @@ def test_bad_input_to_run(arguments, parts, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_varied_reading_is_told_and_so_is_what_was_set(tmp_path):
+def test_a_varied_variant_is_shown_and_so_is_what_was_set(tmp_path):
     command = ["run", "seq-digits", *QUICK, "-k", "20", "--processes", "1", "--out", tmp_path]
-    done = here(*command, "--vary", "reading=text,code", "--set", "lr=0.03")
-    assert "gcr (reading=text)" in done.stdout
-    assert "gcr (reading=code)" in done.stdout
+    done = here(*command, "--vary", "variant=paper,released", "--set", "lr=0.03")
+    assert "gcr (variant=paper)" in done.stdout
+    assert "gcr (variant=released)" in done.stdout
     assert "given: lr=0.03, epochs=1, model=mlp" in done.stdout
 
 
@@ -262,7 +196,7 @@ def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
     folders = [tmp_path / f"seq-digits-er-k100-lr{lr}" for lr in (0.1, 0.01)]
     done = here("compare", *folders, "--metrics", "accuracy", "--format", "csv")
     assert done.stdout.startswith("view,metric,first,second,difference,sem,n,p,effect\nclass-il,accuracy,")
-    assert "they differ in training.lr (0.1, 0.01)" in here("compare", *folders).stdout
+    assert "they differ in optimizer.lr (0.1, 0.01)" in here("compare", *folders).stdout
     refused(here("compare", *folders, "--metrics", "speed"), 'unknown metric "speed"')
     refused(here("compare", folders[0], tmp_path), "holds 2 experiments")
     refused(here("compare", folders[0], tmp_path / "nowhere"), "is not a folder")
@@ -286,14 +220,14 @@ def test_another_experiment_in_the_folder(tmp_path):
     arguments = ["run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path]
     assert here(*arguments).returncode == 0
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    refused(here(*arguments, "--set", "lr=0.5"), "training.lr is 0.1 there, 0.5 here", "--name")
+    refused(here(*arguments, "--set", "lr=0.5"), "optimizer.lr is 0.1 there, 0.5 here", "--name")
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 def test_a_refusal_leaves_no_folders(tmp_path):
     arguments = ["run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path]
     assert here(*arguments).returncode == 0
-    refused(here(*arguments, "--seeds", "1,0", "--set", "lr=0.5"), "training.lr")
+    refused(here(*arguments, "--seeds", "1,0", "--set", "lr=0.5"), "optimizer.lr")
     assert not (tmp_path / "seq-digits-er-k100/seed-1").exists()
 
 
@@ -307,10 +241,6 @@ def test_a_broken_result_beside_it_does_not_spoil_a_run(tmp_path):
     assert "broken/seed-0 cannot be read" in done.stderr
     assert "1 result that cannot be read is left out: broken/seed-0" in done.stdout
     assert "│ er " in done.stdout
-
-
-def test_a_page_that_cannot_be_written(demo, tmp_path):
-    refused(here("report", demo[0], "--page", tmp_path), "cannot write")
 
 
 def test_no_arguments_show_the_help():
@@ -365,7 +295,7 @@ def test_progress_on_a_terminal(tmp_path):
         "--out",
         str(tmp_path),
     ]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=child, stderr=child)
     os.close(child)
     shown = b""
@@ -377,7 +307,7 @@ def test_progress_on_a_terminal(tmp_path):
         if not part:
             break
         shown += part
-    assert process.wait(60) == 0
+    assert process.wait(HANG_SECONDS) == 0
     text = shown.decode(errors="replace")
     assert "runs, er seed 0" in text
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)

@@ -7,20 +7,17 @@ import select
 import shutil
 import signal
 import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from conftest import ROOT, wait_until
 from made_runs import finish
 
 from gcr.cli.main import run_cli
 from gcr.paper.plan import Request, make_plan
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 SMALL = ["demo-table", "--method", "er", "--buffer", "50", "--seeds", "0", "--epochs-scale", "0.2"]
 
 
@@ -180,15 +177,17 @@ def test_closing_the_terminal_saves_and_the_same_command_continues(tmp_path):
     if child == 0:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
         os.chdir(ROOT)
-        os.execve(sys.executable, command, ENVIRONMENT)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.rglob("checkpoint-*.safetensors")) and time.monotonic() < deadline:
+        os.execv(sys.executable, command)
+
+    def saved():
         read_what_is_there(terminal)
+        return list(tmp_path.rglob("checkpoint-*.safetensors"))
+
+    wait_until(saved, "a checkpoint")
     os.close(terminal)  # SIGHUP
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 129
-    saved = list(tmp_path.rglob("checkpoint-*.safetensors"))
-    assert saved
+    assert list(tmp_path.rglob("checkpoint-*.safetensors"))
     assert not list(tmp_path.rglob(".lock"))
     assert gcr(*command[3:]).code == 0
     assert len(list((tmp_path / "trials").rglob("result.json"))) == 2

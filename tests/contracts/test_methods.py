@@ -6,11 +6,13 @@ from functools import cache
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, new_run, train
 
-from gcr.experiments.experiment import POLICIES, Experiment, compose, setting_names
+from gcr.experiments.experiment import Experiment, compose, owners_of
+from gcr.experiments.names import POLICIES, setting_names
 from gcr.memory import Policy
 from gcr.methods import METHODS
-from gcr.training import Checkpoints, How, Run, Stopped, Training, train
+from gcr.training import Checkpoints, How, Stopped
 
 PAIRS = [(method, policy) for method in METHODS for policy in (POLICIES if method().replays else POLICIES[:1])]
 # Every method with its own policy, and every policy under GCR: for what takes several runs.
@@ -20,16 +22,16 @@ every_pair = pytest.mark.parametrize(("method", "policy"), PAIRS, ids=[f"{m.name
 every_method = pytest.mark.parametrize("method", METHODS, ids=[m.name for m in METHODS])
 
 
-def run(method, policy, sampling="coin", seed=0):
+def run(method, policy, sampling="coin", seed=0, model="convnet"):
     memory = Policy(buffer=12, selector=policy(), sampling=sampling, replay_batch=8)
     training = Training(epochs=2, lr=0.05, batch=8)
-    return train(make_scenario(), "convnet", method(), memory, training, seed)
+    return train(make_scenario(), model, method(), memory, training, seed)
 
 
 @cache
 def once(method, policy):
-    """The same run for all tests that only look at it."""
-    return run(method, policy)
+    """The same run for all tests that only look at it. A small network where none compares it with another run."""
+    return run(method, policy, model="convnet" if (method, policy) in CORE else "mlp")
 
 
 @every_pair
@@ -68,7 +70,7 @@ def test_a_resumed_run_ends_with_the_same_bits(method, policy, stop_after, tmp_p
         memory = Policy(buffer=12, selector=policy(), replay_batch=8)
         training = Training(epochs=2, lr=0.05, batch=8)
         saved = Checkpoints(tmp_path, {"a": 1})
-        return Run(make_scenario(), "convnet", method(), memory, training, 0, How(), checkpoints=saved, stop=stop)
+        return new_run(make_scenario(), "convnet", method(), memory, training, 0, How(), checkpoints=saved, stop=stop)
 
     first = part(lambda: first.state.steps == stop_after)
     with pytest.raises(Stopped):
@@ -97,6 +99,6 @@ def test_names_and_help(method):
 
 
 @every_pair
-def test_setting_names_are_unique_so_that_set_is_unambiguous(method, policy):
-    names = [name for part in (method, policy, Policy, Training) for name in setting_names(part)]
+def test_plain_names_of_settings_have_one_owner(method, policy):
+    names = [name for part in owners_of(method, policy).values() for name in setting_names(part)]
     assert len(set(names)) == len(names)

@@ -1,19 +1,23 @@
 import json
 import statistics
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr import paper
-from gcr.experiments.experiment import Experiment, compose, differences, setting_lines, settings_of
-from gcr.methods import METHODS
-from gcr.settings import BadInput
+from gcr.experiments.differences import differences
+from gcr.experiments.experiment import Experiment, compose, settings_of
+from gcr.experiments.listing import setting_lines
+from gcr.methods import METHODS, Er
+from gcr.settings import BadInput, setting
 
 
 def test_defaults_come_from_scenario_and_method():
     experiment = compose("seq-digits", "gcr")
-    assert (experiment.model, experiment.memory.buffer, experiment.training.lr) == ("convnet", 100, 0.1)
+    assert (experiment.model, experiment.memory.buffer, experiment.optimizer.lr) == ("convnet", 100, 0.1)
     assert experiment.memory.selector.name == "grad-approx"
     assert compose("seq-digits", "er").memory.selector.name == "reservoir"
     assert compose("seq-digits", "finetune").memory is None
@@ -22,12 +26,50 @@ def test_defaults_come_from_scenario_and_method():
 def test_settings_find_their_home():
     given_values = {"lr": "0.03", "alpha": "0.2", "ridge": "2", "sampling": "split", "model": "mlp", "epochs": 3}
     experiment = compose("seq-digits", "gcr", overrides=given_values)
-    assert experiment.training.lr == 0.03
+    assert experiment.optimizer.lr == 0.03
     assert experiment.training.epochs == 3
     assert experiment.method.alpha == 0.2
     assert experiment.memory.selector.ridge == 2.0
     assert experiment.memory.sampling == "split"
     assert experiment.model == "mlp"
+
+
+def test_dotted_names_say_the_owner():
+    dotted = {"optimizer.lr": "0.03", "method.alpha": "0.2", "selector.ridge": "2", "memory.sampling": "coin"}
+    plain = {key.split(".")[1]: value for key, value in dotted.items()}
+    assert compose("seq-digits", "gcr", overrides=dotted) == compose("seq-digits", "gcr", overrides=plain)
+    for wrong, said in (
+        ({"method.lr": 1}, 'unknown setting of gcr "method.lr"'),
+        ({"memory.alpha": 1}, 'unknown setting of gcr "memory.alpha"'),
+        ({"alpha": 1, "method.alpha": 1}, "method.alpha is given twice; give it once"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            compose("seq-digits", "gcr", overrides=wrong)
+
+
+@dataclass(frozen=True)
+class Batched(Er):
+    """A method with a setting that training has too."""
+
+    name: ClassVar[str] = "batched"
+
+    batch: int = setting(4, "examples of a batch of its own", low=1)
+
+
+def test_a_setting_of_two_owners_is_not_lost(monkeypatch):
+    monkeypatch.setattr("gcr.experiments.experiment.METHODS", (*METHODS, Batched))
+    both = {"method.batch": "3", "training.batch": "16"}
+    made = compose("seq-digits", "batched", overrides=both)
+    assert (made.method.batch, made.training.batch) == (3, 16)
+    assert made.settings | {"method.batch": 3, "training.batch": 16} == made.settings
+    assert "batch" not in made.by_name
+    assert Experiment.from_json(made.to_json()) == made
+    usual = compose("seq-digits", "batched")
+    assert (usual.method.batch, usual.training.batch) == (4, 32)
+    with pytest.raises(BadInput, match=r"batch is a setting of .*; write method.batch or training.batch"):
+        compose("seq-digits", "batched", overrides={"batch": 3})
+    lines = {name for name, _, _ in setting_lines("seq-digits", "batched")}
+    assert {"method.batch", "training.batch"} <= lines
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(10, 10_000), st.integers(0, 2**31))
@@ -45,8 +87,8 @@ def test_json_round_trip_keeps_every_bit(alpha, lr, buffer, seed):
         ({"method": {"name": "derpp"}}, 'unknown method "derpp" (did you mean "der"?)'),
         ({"training": {"epochs": 0}}, "epochs must be >= 1, got 0"),
         ({"training": {"epochs": 1.5}}, "epochs must be a whole number"),
-        ({"training": {"lr": "fast"}}, 'lr must be a finite number, got "fast"'),
-        ({"training": {"lr": float("nan")}}, "lr must be a finite number"),
+        ({"optimizer": {"lr": "fast"}}, 'lr must be a finite number, got "fast"'),
+        ({"optimizer": {"lr": float("nan")}}, "lr must be a finite number"),
         ({"seed": -1}, "seed must be a whole number from 0 to 2^32 - 1, got -1"),
         ({"seed": True}, "seed must be a whole number"),
         ({"memory": None}, "method gcr needs a memory"),
@@ -93,7 +135,7 @@ def test_a_missing_key_is_named():
 def test_differences_are_named():
     ours = compose("seq-digits", "gcr", overrides={"alpha": 0.2})
     theirs = compose("seq-digits", "gcr", overrides={"lr": 0.5})
-    assert differences(theirs, ours) == ["method.alpha is 0.1 there, 0.2 here", "training.lr is 0.5 there, 0.1 here"]
+    assert differences(theirs, ours) == ["method.alpha is 0.1 there, 0.2 here", "optimizer.lr is 0.5 there, 0.1 here"]
     assert differences(ours, ours) == []
 
 
@@ -106,14 +148,16 @@ def test_run_names():
 
 def test_setting_lines_tell_everything_that_can_be_set():
     lines = setting_lines("seq-digits", "gcr")
-    assert {"alpha", "gamma", "lr", "buffer", "ridge"} <= {name for name, _, _ in lines}
+    shown = {"method.alpha", "method.gamma", "optimizer.lr", "memory.buffer", "selector.ridge"}
+    assert shown <= {name for name, _, _ in lines}
+    assert shown <= {name for name, _, _ in setting_lines("seq-digits", "gcr", advanced=False)}
     assert all(help for _, help, _ in lines)
     defaults = {name: default for name, _, default in lines}
-    assert defaults["lr"] == "0.1"  # the scenario's
-    assert defaults["epochs"] == "10; online 1"
-    assert defaults["beta"] == "1.0; online 3.0"
-    assert defaults["contrast"] == "logits; online features"
-    assert defaults["setting"] == "offline"
+    assert defaults["optimizer.lr"] == "0.1"  # the scenario's
+    assert defaults["training.epochs"] == "10; online 1"
+    assert defaults["method.beta"] == "1.0; online 3.0"
+    assert defaults["method.contrast"] == "logits; online features"
+    assert defaults["stream.setting"] == "offline"
     assert not any("online" in default for _, _, default in setting_lines("seq-digits", "joint"))
 
 
@@ -135,40 +179,41 @@ def test_defaults_on_a_stream_are_what_the_papers_search_chose_there():
         chosen = [paper.chosen(*cell.place).overrides for cell in cells if cell.method == method]
         medians = {key: statistics.median(values[key] for values in chosen) for key in chosen[0]}
         made = compose("seq-cifar10", method, overrides={"setting": "online"})
-        assert {"lr": made.training.lr} | {k: getattr(made.method, k) for k in medians if k != "lr"} == medians
+        assert {"lr": made.optimizer.lr} | {k: getattr(made.method, k) for k in medians if k != "lr"} == medians
     told = compose("seq-cifar10", "gcr", overrides={"setting": "online", "beta": 0.25, "lr": 0.5})
-    assert (told.method.alpha, told.method.beta, told.training.lr) == (1.0, 0.25, 0.5)
+    assert (told.method.alpha, told.method.beta, told.optimizer.lr) == (1.0, 0.25, 0.5)
     offline = compose("seq-cifar10", "gcr").method
     assert (offline.beta, offline.contrast, told.method.contrast) == (1.0, "logits", "features")
 
 
 @pytest.mark.parametrize(("method", "buffer"), [("der++", 500), ("gcr", 2000)])
 def test_offline_defaults_are_values_that_the_papers_search_chose_too(method, buffer):
-    """With S-CIFAR-10; its medians have a smaller beta, and on digits they do worse (docs/fidelity.md)."""
+    """With S-CIFAR-10; its medians have a smaller beta, and on digits they do worse (docs/methods.md)."""
     chosen = next(
         paper.chosen(*cell.place).overrides
         for cell in paper.cells("offline-accuracy")
         if (cell.method, cell.scenario, cell.buffer, cell.view) == (method, "seq-cifar10", buffer, "class-il")
     )
     made = compose("seq-cifar10", method)
-    assert {"lr": made.training.lr} | {k: getattr(made.method, k) for k in chosen if k != "lr"} == chosen
+    assert {"lr": made.optimizer.lr} | {k: getattr(made.method, k) for k in chosen if k != "lr"} == chosen
 
 
 @pytest.mark.parametrize(
     ("method", "given", "said"),
     [
-        ("gem", {"replay_batch": 7}, "gem has no use for replay_batch; leave it out"),
-        ("gdumb", {"lr": 0.5}, "gdumb has no use for lr"),
-        ("mir", {"sampling": "split"}, "mir has no use for sampling"),
-        ("gdumb", {"statistics": "memory"}, "gdumb has no use for statistics"),
-        ("cls-er", {"statistics": "memory"}, "cls-er has no use for statistics"),
-        ("icarl", {"setting": "online", "stream": 100}, "icarl has no use for stream"),
+        ("gem", {"replay_batch": 7}, "gem ignores replay_batch; leave it out"),
+        ("gdumb", {"lr": 0.5}, "gdumb ignores lr"),
+        ("mir", {"sampling": "split"}, "mir ignores sampling"),
+        ("gdumb", {"statistics": "memory"}, "gdumb ignores statistics"),
+        ("cls-er", {"statistics": "memory"}, "cls-er ignores statistics"),
+        ("icarl", {"setting": "online", "stream": 100}, "icarl ignores stream: each task is one"),
         ("er", {"stream": 300}, "add --setting online"),
         ("er", {"pool": "selector"}, "pool needs a selector, but memory is a reservoir"),
         ("er", {"pool_mode": "training"}, "pool_mode needs a selector"),
         ("er", {"kept_weights": "relative"}, "kept_weights needs a selector"),
-        ("gcr", {"pool": "selector", "admit": "correct"}, "leave out admit"),
-        ("gcr", {"pool": "selector", "every": 50}, "leave out every"),
+        ("gcr", {"pool": "selector", "admit": "correct"}, "add --set memory.admit=all"),
+        ("gdumb", {"optimizer.momentum": 0.9}, "gdumb ignores optimizer.momentum"),
+        ("gcr", {"variant": "paper", "pool": "selector", "every": 50}, "leave out every"),
         ("er", {"tasks": 10, "label_noise": 0.5}, "some have one class only; use fewer tasks"),
         ("ocs", {"keep": 0.0}, "keep must be >= 0.01"),
         ("cls-er", {"stable_rate": 0.0}, "stable_rate must be >= 0.001"),
@@ -183,10 +228,10 @@ def test_of_several_methods_each_takes_what_it_uses():
     given = {"setting": "online", "stream": 200, "lr": 0.05, "replay_batch": 16}
     for method in METHODS:
         made = compose("seq-digits", method.name, overrides=settings_of(method.name, given, several=True))
-        assert made.training.lr == (0.1 if method.name == "gdumb" else 0.05)
+        assert made.optimizer.lr == (0.1 if method.name == "gdumb" else 0.05)
     lines = [name for name, _, _ in setting_lines("seq-digits", "gem")]
-    assert "margin" in lines
-    assert "replay_batch" not in lines
+    assert "method.margin" in lines
+    assert "memory.replay_batch" not in lines
 
 
 def test_the_virtual_step_of_mir_is_as_long_as_the_real_one():

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gcr.memory import Buffer
+from gcr.settings import BadInput
 
 
 def empty(capacity=5, candidates=0):
@@ -101,3 +102,45 @@ def test_rows_to_keep_may_lie_in_the_kept_buffer():
 @pytest.mark.parametrize("name", ["image", "label", "logits", "weight", "task"])
 def test_columns_are_preallocated_with_one_spare_row(name):
     assert len(empty(5, 4).columns[name]) == 10
+
+
+@settings(max_examples=200)
+@given(st.data(), st.integers(1, 4), st.booleans())
+def test_a_batch_writes_no_row_twice_but_the_spare_one(data, size, as_candidates):
+    """A GPU gives repeated rows of an indexed write in any order, a CPU in theirs: so the rows themselves are checked.
+
+    Reference: a loop in which later examples replace earlier ones."""
+    memory = empty(3, size) if as_candidates else empty(size)
+    n = data.draw(st.integers(1, 12))
+    slots = data.draw(st.lists(st.integers(0, 6), min_size=n, max_size=n))
+    admitted = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    rows = memory.rows_to_write(torch.tensor(slots), torch.tensor(admitted)).tolist()
+    start, spare = (3 if as_candidates else 0), memory.rows
+    owner = {}
+    for example, (slot, taken) in enumerate(zip(slots, admitted, strict=True)):
+        if taken and slot < size:
+            owner[start + slot] = example
+    assert rows == [next((row for row, by in owner.items() if by == example), spare) for example in range(n)]
+    stored = [row for row in rows if row != spare]
+    assert len(stored) == len(set(stored))
+
+
+def test_put_writes_the_rows_without_collisions(monkeypatch):
+    memory = empty(2)
+    written = []
+    monkeypatch.setattr(memory, "rows_to_write", lambda slot, admitted: written.append(slot) or torch.tensor([2, 1]))
+    memory.put(batch_of([5, 6]), torch.tensor([1, 1]), torch.ones(2, dtype=torch.bool))
+    assert written[0].tolist() == [1, 1]
+    assert memory.columns["label"].tolist() == [0, 6, 5]
+
+
+def test_images_of_another_dtype_are_not_stored():
+    with pytest.raises(BadInput, match=r"images must be torch.uint8, as stored, got torch.float32"):
+        empty().offer(batch_of([1]) | {"image": torch.rand(1, 1, 2, 2)}, torch.zeros(1).double())
+
+
+def test_float_images_are_kept_as_they_are():
+    memory = Buffer.empty(2, 0, (1, 2, 2), 3, dtype=torch.float32)
+    images = torch.rand(2, 1, 2, 2)
+    memory.offer(batch_of([0, 1]) | {"image": images}, torch.zeros(2).double())
+    assert torch.equal(memory.images, images)

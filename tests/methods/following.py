@@ -2,7 +2,7 @@
 
 from reference.driving import drive, fresh, same_network, same_rows
 
-from gcr.training.randomness import selection_draws
+from gcr.memory.randomness import selection_draws
 from gcr.training.reselect import reselect
 
 __all__ = ["follow", "fresh"]

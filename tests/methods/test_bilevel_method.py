@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, train
 from reference.plain_replay import PlainReplay
 from reference.side_by_side import side_by_side
 
@@ -10,7 +11,6 @@ from gcr.experiments.experiment import compose
 from gcr.memory import Policy
 from gcr.methods import Bilevel, Er
 from gcr.select import SELECTORS
-from gcr.training import Training, train
 
 BilevelSelector = next(selector for selector in SELECTORS if selector.name == "bilevel")
 

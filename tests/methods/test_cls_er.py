@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, train
 from reference.plain_replay import PlainReplay, mean
 from reference.side_by_side import side_by_side
 
 from gcr.memory import Policy
 from gcr.methods import ClsEr, Er
 from gcr.models import build
-from gcr.training import Training, train
 
 METHOD = ClsEr(reg_weight=0.4, plastic_rate=0.7, stable_rate=0.3, plastic_decay=0.6, stable_decay=0.8)
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, train
 from reference.gcr_algorithm import cross_entropy
 from reference.plain_replay import PlainReplay, mean
 from reference.side_by_side import side_by_side
@@ -10,7 +11,6 @@ from reference.side_by_side import side_by_side
 from gcr.memory import Policy
 from gcr.methods import Der, DerPlusPlus, Er, Finetune
 from gcr.models import build
-from gcr.training import Training, train
 
 
 class PlainDer(PlainReplay):

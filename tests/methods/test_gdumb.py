@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, fresh_state, train
 from torch.nn import functional as F
 
 from gcr.memory import Policy
@@ -13,11 +14,10 @@ from gcr.methods import Gdumb
 from gcr.methods.gdumb import minibatches
 from gcr.models import build
 from gcr.select import ClassBalanced, GradApprox
-from gcr.training import Diverged, Training, train
+from gcr.training import Diverged
 from gcr.training.randomness import EpochDraws
 from gcr.training.reselect import reselect
 from gcr.training.schedule import make_schedule
-from gcr.training.state import RunState
 from gcr.training.step import draw_plan, train_step
 
 
@@ -25,7 +25,7 @@ def filled_state(method, model, selector):
     """A state after 10 steps of one stage and its selection."""
     scenario = make_scenario(n_per_class=20)
     policy, training = Policy(buffer=13, selector=selector, replay_batch=6), Training(epochs=2, lr=0.05, batch=8)
-    state = RunState.fresh(scenario, model, method, policy, training, seed=3, device=torch.device("cpu"))
+    state = fresh_state(scenario, model, method, policy, training, seed=3, device=torch.device("cpu"))
     draws = EpochDraws(draw_plan(method, policy, training), most_steps=5, device=torch.device("cpu"))
     for epoch in range(2):
         draws.fill((3, 0, epoch), make_schedule(scenario, method, training, seed=3).stages[0].rows, n_batches=5)
@@ -148,7 +148,7 @@ def test_minibatches_cover_memory_and_leave_out_a_lone_last_row(n, sizes):
     assert set(rows) <= set(range(n))
 
 
-def test_a_fit_that_diverges_is_told_with_the_setting_that_mends_it():
+def test_a_fit_that_diverges_is_reported():
     method, policy = Gdumb(fitting_epochs=2, max_lr=1e30), Policy(buffer=12, selector=ClassBalanced())
-    with pytest.raises(Diverged, match="no numbers at the end of task 1; try a smaller max_lr"):
+    with pytest.raises(Diverged, match="weights are NaN or inf at the end of task 1; try a smaller lr"):
         train(make_scenario(), "mlp", method, policy, Training(epochs=1, lr=0.05, batch=8), 0)

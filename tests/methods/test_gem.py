@@ -9,6 +9,7 @@ from conftest import make_scenario
 from following import follow, fresh
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from named import Training, train
 from reference.gradient_methods import PlainGem, bounded_qp
 
 from gcr.experiments.experiment import compose
@@ -19,7 +20,6 @@ from gcr.methods.gem_qp import gem_multipliers
 from gcr.models import build
 from gcr.select import ClassBalanced
 from gcr.settings import BadInput
-from gcr.training import Training, train
 
 GRID = st.integers(-3, 3).map(float)  # small whole numbers: repeated, opposite and zero directions are common
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, train
 from reference.driving import drive, fresh, same_network
 from reference.icarl_algorithm import PlainIcarl
 from reference.plain_parts import same_memory
@@ -13,7 +14,6 @@ from gcr.methods.icarl import TEACHER, targets
 from gcr.models import build
 from gcr.select import GradApprox, Herding
 from gcr.settings import BadInput
-from gcr.training import Training, train
 from gcr.training.reselect import reselect
 
 
@@ -29,9 +29,9 @@ from gcr.training.reselect import reselect
 def test_two_tasks_equal_the_algorithms_of_the_paper(model, changed, weighted):
     scenario = make_scenario(n_per_class=20)
     settings = {"over_classes": "sum", "lengths": "unit"} | changed
-    method = Icarl(weight_decay=0.01, **settings)
+    method = Icarl(**settings)
     policy = Policy(buffer=12, selector=Herding(), replay_batch=6)
-    state = fresh(scenario, model, method, policy)
+    state = fresh(scenario, model, method, policy, weight_decay=0.01)
     plain = PlainIcarl(state.net, scenario, decay=0.01, **settings, lr=0.05, capacity=12, replay_size=6)
 
     def check():

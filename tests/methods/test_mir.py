@@ -8,13 +8,13 @@ from conftest import make_scenario
 from following import follow, fresh
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from named import Training, train
 from reference.gradient_methods import PlainMir
 from torch.nn import functional as F
 
 from gcr.memory import Policy
 from gcr.methods import Batch, Mir
 from gcr.models import build
-from gcr.training import Training, train
 
 
 @pytest.mark.parametrize("model", ["mlp", "convnet"])
@@ -75,7 +75,7 @@ def test_a_weight_of_zero_is_retrieved_in_vain():
 
 
 def test_no_example_is_retrieved_twice(monkeypatch):
-    """Buffer has 12 rows, 20 are asked for, 5 of them retrieved."""
+    """Memory has 12 rows, 20 are asked for, 5 of them retrieved."""
     scenario, policy, seen = make_scenario(n_per_class=20), Policy(buffer=12, replay_batch=5), []
     loss = Mir.loss
 

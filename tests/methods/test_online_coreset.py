@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, fresh_state
 from reference.driving import drive, fresh, same_network
 from reference.ocs_algorithm import PlainOcs, cosine
 from reference.plain_parts import same_memory
@@ -11,10 +12,8 @@ from gcr.memory import Policy
 from gcr.methods import Batch, Ocs
 from gcr.models import build
 from gcr.select import Ocs as OcsSelector
-from gcr.training import Training
 from gcr.training.randomness import EpochDraws
 from gcr.training.reselect import reselect
-from gcr.training.state import RunState
 from gcr.training.step import draw_plan, train_step
 
 
@@ -112,7 +111,7 @@ def test_the_number_chosen_follows_from_the_size_of_the_batch(keep, batch, numbe
 def test_memory_is_offered_the_chosen_only_and_they_speak_for_the_batch():
     scenario, method, training = make_scenario(), Ocs(keep=0.6), Training(batch=8)
     policy = Policy(buffer=12, selector=OcsSelector(), replay_batch=6)
-    state = RunState.fresh(scenario, "mlp", method, policy, training, seed=0, device=torch.device("cpu"))
+    state = fresh_state(scenario, "mlp", method, policy, training, seed=0, device=torch.device("cpu"))
     with torch.no_grad():
         state.net.head.bias[0] = 100.0  # says class 0 of everything
     draws = EpochDraws(draw_plan(method, policy, training), most_steps=1, device=torch.device("cpu"))

@@ -171,7 +171,7 @@ def test_experiments_of_cells():
     made = paper.experiment(cell, 0)
     assert made.stream.online
     assert made.training.epochs == 1
-    assert made.training.lr == 0.005
+    assert made.optimizer.lr == 0.005
     tiny = paper.find("offline-accuracy", method="er", scenario="seq-tinyimagenet", buffer=200, view="class-il")[0]
     assert paper.experiment(tiny, 0).training.epochs == 100
 
@@ -181,19 +181,19 @@ def test_departures_of_runs():
     run = paper.experiment(by_class, 7)
     assert paper.departures(run, by_class) == []
     assert "alpha is 0.1, the paper's 0.2" in paper.departures(run, by_task)
-    other_reading = compose(
+    other_ridge = compose(
         "seq-cifar10",
         "gcr",
         overrides={"lr": 0.03, "alpha": 0.1, "beta": 0.1, "gamma": 0.1, "ridge": 0.1, "precision": "bf16"},
     )
-    assert paper.departures(other_reading, by_class) == []
+    assert paper.departures(other_ridge, by_class) == []
     short = replace(run, training=replace(run.training, epochs=10))
     assert paper.departures(short, by_class) == ["epochs is 10, the paper's 50"]
     settled = replace(run, memory=replace(run.memory, statistics="memory"))
     assert paper.departures(settled, by_class) == ["statistics is memory, the paper's training"]
-    text = compose("seq-cifar10", "gcr", overrides={"lr": 0.03, "beta": 0.1, "reading": "text"})
+    text = compose("seq-cifar10", "gcr", overrides={"lr": 0.03, "beta": 0.1, "variant": "paper"})
     assert paper.departures(text, by_class) == []
     reservoir = replace(run, memory=compose("seq-cifar10", "er").memory)
-    assert any("memory.selector.name is reservoir" in text for text in paper.departures(reservoir, by_class))
+    assert any("selector.name is reservoir" in text for text in paper.departures(reservoir, by_class))
     tuned = replace(run, stream=replace(run.stream, validation=0.1))
     assert paper.departures(tuned, by_class) == ["validation is 0.1, the paper's 0.0"]

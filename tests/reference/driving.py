@@ -1,12 +1,13 @@
 """The package's training steps, one by one, beside those of a plain implementation, on the same draws."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from named import Training, fresh_state
 
 from gcr.training.randomness import EpochDraws
 from gcr.training.schedule import make_schedule
-from gcr.training.settings import Training
-from gcr.training.state import RunState
 from gcr.training.step import draw_plan, train_step
 
 SEED = 3
@@ -14,8 +15,8 @@ STEPS = 5  # of an epoch
 TRAINING = Training(epochs=2, lr=0.05, batch=8)
 
 
-def fresh(scenario, model, method, policy):
-    return RunState.fresh(scenario, model, method, policy, TRAINING, SEED, torch.device("cpu"))
+def fresh(scenario, model, method, policy, weight_decay=0.0):
+    return fresh_state(scenario, model, method, policy, replace(TRAINING, weight_decay=weight_decay), SEED)
 
 
 def drive(state, scenario, method, policy, plain_step, check, end_stage=lambda stage: None, n_stages=2):

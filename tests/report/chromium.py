@@ -7,7 +7,8 @@ import os
 import select
 import shutil
 import subprocess
-import time
+
+from conftest import HANG_SECONDS, wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = (
@@ -47,7 +48,7 @@ class Browser:
     def __exit__(self, *_):
         os.close(self._send)
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(HANG_SECONDS)
         os.close(self._receive)
 
     def call(self, method, **params):
@@ -63,9 +64,9 @@ class Browser:
                 return answer["result"]
             self.events.append(answer)
 
-    def _read(self, seconds=60):
+    def _read(self):
         while b"\0" not in self._left:
-            assert select.select([self._receive], [], [], seconds)[0], "the browser does not answer"
+            assert select.select([self._receive], [], [], HANG_SECONDS)[0], "the browser does not answer"
             self._left += os.read(self._receive, 1 << 20)
         line, self._left = self._left.split(b"\0", 1)
         return json.loads(line)
@@ -86,11 +87,8 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def wait(self, expression, seconds=20):
-        end = time.monotonic() + seconds
-        while not self.do(expression):
-            assert time.monotonic() < end, f"never became true: {expression}"
-            time.sleep(0.05)
+    def wait(self, expression):
+        wait_until(lambda: self.do(expression), expression)
 
     def key(self, key):
         for kind in ("keyDown", "keyUp"):

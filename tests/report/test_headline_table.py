@@ -47,7 +47,7 @@ def test_a_searched_table_is_the_terminals(tmp_path):
     request = Request("offline-accuracy", ("seq-cifar10",), ("er",), (200, 500), (0, 1), values="sweep")
     plan = search(request, tmp_path, best=lambda view: 0 if view == "class-il" else 2)
     for job in plan.jobs():
-        finish(job, class_il=1000 * job.experiment.training.lr, task_il=90.0 + job.experiment.seed)
+        finish(job, class_il=1000 * job.experiment.optimizer.lr, task_il=90.0 + job.experiment.seed)
     show(request, tmp_path)
     assert [file.name for file in tmp_path.glob("*.html")] == ["offline-accuracy-sweep.html"]
     page = (tmp_path / "offline-accuracy-sweep.html").read_text()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from chromium import CHROMIUM, Browser
+from conftest import HANG_SECONDS
 from made_runs import add_epoch, experiment_of, put_run, put_unfinished, square
 
 from gcr.cli.main import run_cli
@@ -41,7 +42,7 @@ def eager(monkeypatch):
 
 
 def ask(server, path="/", method="GET", host=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=HANG_SECONDS)
     connection.request(method, path, headers={"Host": host} if host else {})
     answer = connection.getresponse()
     return answer.status, answer.read().decode(), answer
@@ -193,11 +194,11 @@ def test_ctrl_c_ends_the_command(tmp_path):
             line = started.stdout.readline()
             assert line.startswith("report: http://127.0.0.1:")
             port = int(line.split(":")[3].split("/")[0])
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_SECONDS)
             connection.request("GET", "/")
             assert connection.getresponse().status == 200
             started.send_signal(signal.SIGINT)
-            assert started.wait(20) == 0
+            assert started.wait(HANG_SECONDS) == 0
             assert started.stderr.read() == ""
         finally:
             started.kill()

@@ -9,14 +9,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-WAIT_SECONDS = 60
+from conftest import HANG_SECONDS, wait_until
 
-
+# Ray gives its processes a minute to start; a busy machine may need more.
+os.environ |= {
+    "RAY_gcs_server_port_wait_time_s": str(HANG_SECONDS),
+    "RAY_raylet_start_wait_time_s": str(HANG_SECONDS),
+    "RAY_worker_register_timeout_seconds": str(HANG_SECONDS),
+    "RAY_agent_register_timeout_ms": str(1000 * HANG_SECONDS),
+}
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 if "RAY_AUTH_MODE" not in os.environ:
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -32,7 +36,7 @@ class Node:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
         self.process = subprocess.Popen(
             [*command, *options],
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
+            env=os.environ | env,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -81,23 +85,17 @@ def cluster(*environments):
 
 
 def wait_for_port(port):
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise TimeoutError("the head of the cluster did not start")
+    def answers():
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS).close()
+            return True
+
+    wait_until(answers, "the head of the cluster")
 
 
 def wait_for_nodes(address, n):
     import ray
 
     ray.init(address=address, log_to_driver=False, configure_logging=False)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while sum(node["Alive"] for node in ray.nodes()) < n:
-        if time.monotonic() > deadline:
-            raise TimeoutError("not all nodes of the cluster started")
-        time.sleep(0.1)
+    wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) >= n, f"node {n} of the cluster")
     ray.shutdown()

@@ -60,7 +60,7 @@ def test_another_experiment_is_refused_and_nothing_is_touched(finished):
     before = {p.name: p.read_bytes() for p in finished.folder.path.iterdir()}
     with pytest.raises(BadInput) as caught:
         finished.folder.check(small(lr=0.5))
-    assert "training.lr is 0.1 there, 0.5 here" in str(caught.value)
+    assert "optimizer.lr is 0.1 there, 0.5 here" in str(caught.value)
     assert "--name" in str(caught.value)
     assert {p.name: p.read_bytes() for p in finished.folder.path.iterdir()} == before
 

@@ -7,13 +7,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from ray_nodes import ROOT, cluster
+from conftest import HANG_SECONDS, wait_until
+from ray_nodes import cluster
 
 from gcr.cli.main import run_cli
 from gcr.experiments.experiment import compose
@@ -110,12 +110,13 @@ def test_a_node_without_the_data_is_left_out(nodes, tmp_path):
 def test_a_command_with_another_token(tokens, nodes, tmp_path):
     address, _ = nodes
     command = [sys.executable, "-m", "gcr", "run", "seq-digits", "--out", str(tmp_path / "runs")]
-    env = os.environ | {"PYTHONPATH": str(ROOT)} | tokens
-    began = time.monotonic()
     ended = subprocess.run(
-        [*command, "--engine", "ray", "--address", address], env=env, capture_output=True, text=True, timeout=60
+        [*command, "--engine", "ray", "--address", address],
+        env=os.environ | tokens,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
     )
-    assert time.monotonic() - began < 10
     assert ended.returncode == 2
     (line,) = (ended.stdout + ended.stderr).strip().splitlines()  # and nothing of Ray's own
     assert f"the Ray cluster at {address} does not accept this command's token; set RAY_AUTH_MODE=token" in line
@@ -131,8 +132,8 @@ def test_a_node_that_dies_in_the_middle(nodes, tmp_path, monkeypatch):
     def listen(event):
         events.append(event)
         if not killed and sum(job.folder.saved for job in jobs) == 2:  # each node trains one
-            killed.append(time.monotonic())
             begun[1].kill()
+            killed.append(begun[1])
 
     ending = run_all(jobs, listen, Execution("cpu", engine="ray", address=address))
     assert (ending.failed, ending.signal) == (0, 0)
@@ -151,27 +152,20 @@ def test_a_signal_stops_the_cluster_of_our_own(number, code, tmp_path):
     jobs = make_jobs(tmp_path / "there", epochs=40)
     options = ["--method", "er", "--model", "mlp", "--buffer", "50", "--epochs", "40", "--seeds", "0,1"]
     command = [sys.executable, "-m", "gcr", "run", "seq-digits", *options, "--out", str(tmp_path / "there")]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [*command, "--engine", "ray"], env=env, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    deadline = time.monotonic() + 60
-    while not (jobs[0].folder.path / ".lock").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(1)
+    process = subprocess.Popen([*command, "--engine", "ray"], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_until(lambda: all((job.folder.path / ".lock").exists() for job in jobs), "both runs began", process)
     os.killpg(process.pid, number)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == code, told
     assert "2 of 2 runs are unfinished" in told
-    assert subprocess.run(command, env=env, capture_output=True, timeout=120).returncode == 0
+    assert subprocess.run(command, capture_output=True, timeout=HANG_SECONDS).returncode == 0
     same_as_here(jobs, tmp_path / "here")
 
 
-def test_nothing_listens_at_the_address():
-    began = time.monotonic()
+def test_nothing_listens_at_the_address(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "try_to_join", None)  # Ray is not asked
     with pytest.raises(BadInput, match=r"no Ray cluster at 127.0.0.1:1 .*ray start --head"):
         run_all([], lambda event: None, Execution(engine="ray", address="127.0.0.1:1"))
-    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("more", [["--engine", "ray", "--address", "127.0.0.1:1"], ["--track", "wandb"]])
@@ -183,16 +177,16 @@ def test_nothing_is_made_for_an_engine_or_tracker_that_is_not_there(more, tmp_pa
 
 @pytest.mark.parametrize(("answer", "told"), [(b"SSH-2.0-OpenSSH", "is not the head"), (None, "no answer")])
 def test_something_else_listens_at_the_address(answer, told, monkeypatch):
-    assert 2 * ray_cluster.ANSWER_SECONDS < 10
-    monkeypatch.setattr(ray_cluster, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(ray_cluster, "ANSWER_SECONDS", HANG_SECONDS if answer else 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve():
             connection, _ = server.accept()
             if answer:
                 connection.sendall(answer)
-            connection.recv(100)
-            time.sleep(1)
+            with suppress(OSError):
+                while connection.recv(100):
+                    pass
 
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises(BadInput, match=told):
@@ -219,11 +213,10 @@ def http2_server():
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_server_that_speaks_http2_and_is_not_ray(http2_server, capfd):
-    began = time.monotonic()
+def test_a_server_that_speaks_http2_and_is_not_ray(http2_server, capfd, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "JOIN_SECONDS", 2.0)
     with pytest.raises(BadInput, match=r"is not the head of a Ray cluster; start one with: ray start --head"):
         check(Execution(engine="ray", address=http2_server))
-    assert time.monotonic() - began < 10
     assert capfd.readouterr() == ("", "")
 
 

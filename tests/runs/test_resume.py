@@ -6,23 +6,22 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from conftest import HANG_SECONDS, ROOT, wait_until
 
+from gcr.cli.main import run_cli
 from gcr.runs.folder import RunFolder
 
-ROOT = Path(__file__).parents[2]
+COMMAND = ["run", "seq-digits", "--model", "mlp", "--epochs", "6", "--buffer", "50"]
 MEASURED = {"seconds", "finished", "peak_bytes"}
 
 
 def start(out, *more):
-    command = [sys.executable, "-m", "gcr", "run", "seq-digits", "--model", "mlp", "--epochs", "6", "--buffer", "50"]
     return subprocess.Popen(
-        [*command, "--out", str(out), *more],
+        [sys.executable, "-m", "gcr", *COMMAND, "--out", str(out), *more],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -31,7 +30,7 @@ def start(out, *more):
 
 
 def finish(process):
-    _, told = process.communicate(timeout=120)
+    _, told = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0, told
     return told
 
@@ -45,35 +44,32 @@ def numbers(out, seed=0):
     return without_measured, (folder / "memory.safetensors").read_bytes(), left
 
 
-def wait_for(folder, pattern, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not list(folder.glob(pattern)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+def wait_for(process, folder, pattern):
+    wait_until(lambda: any(folder.glob(pattern)), pattern, process)
+
+
+def saved_steps(folder):
+    """Of the newest checkpoint."""
+    return max((int(file.stem.split("-")[1]) for file in folder.glob("checkpoint-*.safetensors")), default=0)
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
-    finish(start(out, "--seeds", "0,1"))
+    assert run_cli([*COMMAND, "--out", str(out), "--seeds", "0,1", "--processes", "1"]) == 0
     return out
 
 
 def test_killed_at_random_moments(uninterrupted, tmp_path):
     """kill -9, again and again, with checkpoints in the middle of epochs: every number is that of the whole run."""
-    moments = random.Random(1)
+    later = random.Random(1)
     folder = tmp_path / "seq-digits-gcr-k50" / "seed-0"
-    kills = 0
-    for _ in range(3):
-        process = start(tmp_path, "--checkpoint-steps", "7")
-        before = set(folder.glob("checkpoint-*"))
-        deadline = time.monotonic() + 60
-        while set(folder.glob("checkpoint-*")) == before and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-        time.sleep(moments.random() * 0.3)
-        kills += process.poll() is None
-        os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+    for _ in range(2):
+        process, until = start(tmp_path, "--checkpoint-steps", "7"), saved_steps(folder) + later.randrange(7, 50)
+        wait_until(lambda until=until: saved_steps(folder) >= until, f"step {until}", process)
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    assert kills >= 1
+        assert process.returncode == -signal.SIGKILL
     finish(start(tmp_path, "--checkpoint-steps", "7"))
     assert numbers(tmp_path) == numbers(uninterrupted)
 
@@ -81,9 +77,9 @@ def test_killed_at_random_moments(uninterrupted, tmp_path):
 @pytest.mark.parametrize(("number", "code", "seeds"), [(signal.SIGINT, 130, "0"), (signal.SIGTERM, 143, "0,1")])
 def test_a_signal_saves_and_says_how_to_go_on(number, code, seeds, uninterrupted, tmp_path):
     process = start(tmp_path, "--seeds", seeds)
-    wait_for(tmp_path, "*/seed-0/checkpoint-*")
+    wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
     os.killpg(process.pid, number)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == code, told
     assert "runs are unfinished" in told
     assert f"--out {tmp_path} --seeds {seeds} --resume" in told
@@ -95,7 +91,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code, seeds, uninterrupted
 
 def test_fresh_begins_again(uninterrupted, tmp_path):
     process = start(tmp_path)
-    wait_for(tmp_path, "*/seed-0/checkpoint-*")
+    wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     (kept,) = list(tmp_path.glob("*/seed-0/checkpoint-*"))[:1]
@@ -107,11 +103,11 @@ def test_fresh_begins_again(uninterrupted, tmp_path):
 
 def test_other_options_than_the_checkpoints_are_refused(tmp_path):
     process = start(tmp_path)
-    wait_for(tmp_path, "*/seed-0/checkpoint-*")
+    wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
     os.killpg(process.pid, signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_SECONDS)
     process = start(tmp_path, "--threads", "2")
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
     assert "threads is 1 there, 2 here" in told
     assert "--fresh" in told
@@ -119,8 +115,8 @@ def test_other_options_than_the_checkpoints_are_refused(tmp_path):
 
 def test_killing_only_the_parent_ends_its_workers(uninterrupted, tmp_path):
     process = start(tmp_path, "--seeds", "0,1")
-    wait_for(tmp_path, "*/seed-0/checkpoint-*")
-    wait_for(tmp_path, "*/seed-1/checkpoint-*")
+    wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
+    wait_for(process, tmp_path, "*/seed-1/checkpoint-*")
     process.kill()
     process.communicate()
     finish(start(tmp_path, "--seeds", "0,1"))
@@ -131,24 +127,35 @@ def test_killing_only_the_parent_ends_its_workers(uninterrupted, tmp_path):
 def test_two_commands_do_not_train_the_same_run(tmp_path):
     with RunFolder(tmp_path / "seq-digits-gcr-k50" / "seed-0").locked():
         process = start(tmp_path)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
     assert f"seed-0 is being trained by process {os.getpid()}" in told
-    finish(start(tmp_path))
 
 
-@pytest.mark.parametrize("seconds", [0.6, 1.8, 3.6])
-def test_a_signal_at_any_moment_ends_the_command(tmp_path, seconds):
+def torch_is_loading(process, out):
+    return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def folders_are_made(process, out):
+    return list(out.glob("*/seed-*"))
+
+
+def workers_train(process, out):
+    return list(out.glob("*/seed-*/metrics.jsonl"))
+
+
+@pytest.mark.parametrize("moment", [torch_is_loading, folders_are_made, workers_train])
+def test_a_signal_at_any_moment_ends_the_command(tmp_path, moment):
     process = start(tmp_path, "--seeds", "0-3", "--method", "er")
-    time.sleep(seconds)
+    wait_until(lambda: moment(process, tmp_path), moment.__name__, process)
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode in (0, 130, -signal.SIGINT), told  # the last: before Python listens
 
 
 def test_a_worker_that_dies_is_replaced(uninterrupted, tmp_path):
     process = start(tmp_path, "--seeds", "0,1")
-    wait_for(tmp_path, "*/seed-0/checkpoint-*")
+    wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
     (lock,) = tmp_path.glob("*/seed-0/.lock")
     os.kill(int(lock.read_text()), signal.SIGKILL)
     finish(process)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from gcr.experiments.experiment import compose, flat
+from gcr.experiments.experiment import compose
 from gcr.runs.engine import run_all
 from gcr.runs.folder import TRIALS, RunFolder
 from gcr.runs.job import Event, Execution, Job
@@ -100,7 +100,7 @@ def test_mlflow_runs(mlflow, tmp_path):
     (run,) = client.search_runs([client.get_experiment_by_name("seq-digits").experiment_id])
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "seq-digits-er-k100/seed-0"
-    assert run.data.params == {name: str(value) for name, value in flat(job.experiment.to_dict()).items()}
+    assert run.data.params == {name: str(value) for name, value in job.experiment.settings.items()}
     history = client.get_metric_history(run.info.run_id, "training/loss")
     assert [(metric.step, metric.value) for metric in history] == [(10, 1.0), (20, 0.5), (30, 1 / 3)]
     assert run.data.metrics["class_il/accuracy"] == 91.0

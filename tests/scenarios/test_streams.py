@@ -10,7 +10,9 @@ from gcr import scenarios
 from gcr.data import open_cached, stratified
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
-from gcr.experiments.experiment import Experiment, compose, differences, setting_lines
+from gcr.experiments.differences import differences
+from gcr.experiments.experiment import Experiment, compose
+from gcr.experiments.listing import setting_lines
 from gcr.scenarios import Images, Stream, equal_tasks, load
 from gcr.scenarios.datasets import cached
 from gcr.scenarios.registry import SCENARIOS
@@ -117,7 +119,9 @@ def test_experiments_keep_their_stream(birds):
     assert changed.stream == Stream(tasks=3, class_order=1, validation=0.1)
     assert Experiment.from_json(changed.to_json()) == changed
     assert "stream.tasks is 0 there, 3 here" in differences(compose(birds, "gcr"), changed)
-    assert {"tasks", "class_order", "validation"} <= {name for name, _, _ in setting_lines(birds, "gcr")}
+    assert {"stream.tasks", "stream.class_order", "stream.validation"} <= {
+        name for name, _, _ in setting_lines(birds, "gcr")
+    }
     before = compose(birds, "gcr").to_dict()
     del before["stream"]  # as runs wrote it before there were streams
     assert Experiment.from_dict(before) == compose(birds, "gcr")

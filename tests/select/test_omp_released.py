@@ -131,5 +131,5 @@ def test_shares_by_task_choose_each_task_alone_though_they_have_a_class_in_commo
 
 
 def test_options_that_change_how_rows_are_found_are_not_for_it():
-    with pytest.raises(BadInput, match="negative=dropped is the reference code's matching, which has no trim"):
+    with pytest.raises(BadInput, match="trim is not part of the released matching"):
         compose("seq-digits", "gcr", overrides={"negative": "dropped", "trim": 0.1})

@@ -1,12 +1,12 @@
 import pytest
 import torch
+from named import Training, train
 
 from gcr.memory import Policy
 from gcr.methods import Er, Gcr
 from gcr.models import statistics
 from gcr.select import GradApprox
 from gcr.settings import BadInput
-from gcr.training import Training, train
 from gcr.training.evaluate import evaluate
 
 
@@ -81,5 +81,5 @@ def test_statistics_to_predict_with_leave_training_alone(scenario):
 
 
 def test_a_network_without_batch_normalisation_has_no_statistics_to_take(scenario):
-    with pytest.raises(BadInput, match="mlp has no batch normalisation; leave out statistics"):
+    with pytest.raises(BadInput, match="net has none; leave it out"):
         train(scenario, "mlp", Er(), Policy(buffer=12, statistics="memory"), Training(), 0)

@@ -5,15 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, new_run, train
 
-from gcr.experiments.experiment import POLICIES, compose
+from gcr.experiments.experiment import compose
+from gcr.experiments.names import POLICIES
 from gcr.memory import Policy
 from gcr.methods import METHODS, DerPlusPlus, Gcr
 from gcr.runs.engine import run_all
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job
 from gcr.runs.local import set_kernels
-from gcr.training import Checkpoints, Diverged, How, Run, Stopped, Training, train
+from gcr.training import Checkpoints, Diverged, How, Stopped
 from gcr.training.pack import run_pack
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -60,7 +62,7 @@ def test_compiled_equals_eager_up_to_rounding(method):
 @every_method
 def test_a_step_never_waits_for_the_device(method):
     """Host reads inside a step raise in this mode."""
-    run = Run(*parts(method), How("cuda", "eager"))
+    run = new_run(*parts(method), How("cuda", "eager"))
     steps = run.advance()
     while run.state.steps < 2:
         next(steps)
@@ -97,7 +99,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path, stop_after):
     whole = train(*parts(Gcr, "tf32"), How("cuda"))
 
     def part(stop):
-        return Run(*parts(Gcr, "tf32"), How("cuda"), checkpoints=Checkpoints(tmp_path, {}), stop=stop)
+        return new_run(*parts(Gcr, "tf32"), How("cuda"), checkpoints=Checkpoints(tmp_path, {}), stop=stop)
 
     def drive(run):
         run_pack([run.advance()], 1, torch.device("cuda"))

@@ -55,6 +55,23 @@ def test_a_shorter_epoch_fits_into_the_same_slots():
     ]
 
 
+def test_a_repeated_batch_gets_another_view_each_time():
+    """Three steps on every batch: the same examples and coins, other views and other replays."""
+    made = EpochDraws(DrawPlan(8, (4, 2), 4, (("weak",),)), 21, torch.device("cpu"))
+    made.fill((0, 1, 2), torch.arange(100, 150), 7, repeats=3)
+    for batch in range(7):
+        size = 8 if batch < 6 else 2
+        first, *others = (step(made, 3 * batch + repeat, size) for repeat in range(3))
+        for other in others:
+            assert torch.equal(other.rows, first.rows)
+            assert torch.equal(other.reservoir, first.reservoir)
+            assert not (other.views == first.views).any()
+            assert not torch.equal(other.replays[0].rows, first.replays[0].rows)
+            assert not torch.equal(other.replays[0].views[0], first.replays[0].views[0])
+    views = torch.stack([step(made, number, 2).views for number in range(21)])
+    assert len(views.flatten().unique()) == views.numel()
+
+
 def test_the_stream_stays_what_it_was():
     """Results are only comparable over versions while this holds."""
     assert (draws().rows.flatten()[:5] - 100).tolist() == [26, 19, 43, 28, 45]

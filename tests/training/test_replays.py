@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from named import Training, train
 
 from gcr.memory import Buffer, Coin, Policy
 from gcr.methods import Gcr
 from gcr.select import GradApprox
-from gcr.training import Training, train
 from gcr.training.randomness import ReplayDraws
 from gcr.training.step import draw_replays
 

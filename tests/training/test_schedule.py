@@ -3,18 +3,19 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, train
 
 from gcr.memory import Policy
 from gcr.methods import Batch, Er, Finetune, Gcr, Joint
 from gcr.models import build
 from gcr.select import GradApprox
 from gcr.settings import BadInput
-from gcr.training import Training, reselect, train
+from gcr.training import reselect
 from gcr.training.schedule import make_schedule
 
 
 class Bounded(Er):
-    needs_tasks = True
+    stages = "tasks"
 
 
 def labels(scenario, plan):
@@ -98,7 +99,7 @@ def test_every_n_examples_wherever_tasks_end(scenario):
     assert int(outcome.state.memory.updates) == 2 * 72 // 16
     with pytest.raises(BadInput, match="leave out every"):
         Policy(buffer=12, selector=GradApprox(), every=16, pool="selector")
-    with pytest.raises(BadInput, match="leave out shares=task, or every"):
+    with pytest.raises(BadInput, match="shares=class or use --variant paper"):
         Policy(buffer=12, selector=GradApprox(shares="task"), every=16)
     with pytest.raises(BadInput, match="every needs a selector"):
         Policy(buffer=12, every=16)

@@ -3,39 +3,45 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, train
+from torch.optim import SGD, Adagrad, AdamW
 
 from gcr.memory import Policy
 from gcr.methods import Er, Gcr
 from gcr.select import GradApprox
 from gcr.settings import BadInput
-from gcr.training import How, Training, train
+from gcr.training import How
 from gcr.training.numerics import computing, resolved
+from gcr.training.sgd import Sgd
 from gcr.training.step_runner import pick_mode
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
-class HostBound(Er):
-    host_bound = "its step reads a number on the host"
+def optimizer(kind, **settings):
+    return kind([torch.nn.Parameter(torch.zeros(2))], lr=0.1, **settings)
 
 
-def test_auto_is_the_fastest_that_the_method_allows():
-    assert pick_mode("auto", CPU, Er()) == ("eager", "")
-    assert pick_mode("auto", GPU, Er()) == ("captured", "")
-    assert pick_mode("auto", GPU, HostBound()) == ("eager", "")
+def test_auto_is_the_fastest_that_the_optimizer_allows():
+    assert pick_mode("auto", CPU, optimizer(Adagrad)) == ("eager", "")
+    assert pick_mode("auto", GPU, optimizer(Sgd)) == ("captured", "")
+    assert pick_mode("auto", GPU, optimizer(SGD, momentum=0.9)) == ("captured", "")
+    adamw = optimizer(AdamW)
+    assert pick_mode("auto", GPU, adamw) == ("captured", "")
+    assert adamw.param_groups[0]["capturable"]
 
 
-def test_a_method_that_cannot_be_captured_says_so():
-    mode, remark = pick_mode("captured", GPU, HostBound())
+def test_an_optimizer_that_cannot_be_captured_says_so():
+    mode, remark = pick_mode("captured", GPU, optimizer(Adagrad))
     assert mode == "eager"
-    assert remark == "er cannot be captured (its step reads a number on the host); it runs eagerly"
+    assert remark == "the step cannot be captured (Adagrad has no capturable form); it runs eagerly"
 
 
 def test_modes_that_cannot_be():
     with pytest.raises(BadInput, match="mode captured needs a GPU; use --mode auto"):
-        pick_mode("captured", CPU, Er())
+        pick_mode("captured", CPU)
     with pytest.raises(BadInput, match='mode must be one of auto, eager, compiled, captured, got "fast"'):
-        pick_mode("fast", CPU, Er())
+        pick_mode("fast", CPU)
 
 
 def test_images_that_stay_on_the_host_train_the_same():

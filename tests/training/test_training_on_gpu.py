@@ -3,11 +3,11 @@
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, train
 
-from gcr.experiments.experiment import POLICIES
+from gcr.experiments.names import POLICIES
 from gcr.memory import Policy
 from gcr.methods import METHODS
-from gcr.training import Training, train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -22,7 +22,7 @@ from gcr.runs.job import Execution
 from gcr.settings import BadInput
 
 ANSWER_SECONDS = 4.0  # for a connection, and again for an answer
-JOIN_SECONDS = 5.0  # for joining a cluster whose head has answered, of which Ray needs about one
+JOIN_SECONDS = 30.0  # for joining a cluster whose head has answered; Ray needs one, on a busy machine ten
 EXTRA = "pip install 'gradient-coreset-replay[ray]'"
 # The beginning of every HTTP/2 connection, which Ray's head speaks: the client's greeting with an empty frame of
 # settings; the server answers with a frame of settings, whose fourth byte is 4.
@@ -95,8 +95,8 @@ def find_head(address: str) -> None:
 
 @cache  # once for a command; what raises is not remembered
 def try_to_join(address: str) -> None:
-    """An error within ten seconds if the cluster cannot be joined from here. Tried in a process that can be ended: Ray
-    itself would try for minutes, and write to the terminal meanwhile."""
+    """An error within half a minute if the cluster cannot be joined from here. Tried in a process that can be ended:
+    Ray itself would try for minutes, and write to the terminal meanwhile."""
     command = [sys.executable, "-P", "-c", ATTEMPT, address]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, bufsize=0) as attempt:

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gcr.experiments.experiment import flat
 from gcr.runs.folder import TRIALS, write_whole
 from gcr.runs.job import Job
 from gcr.runs.tracking.record import Numbers
@@ -53,7 +52,7 @@ class MlflowStore:
         write_whole(file, f"{run_id}\n".encode())
         from mlflow.entities import Param
 
-        settings = flat(experiment.to_dict())
+        settings = experiment.settings
         client.log_batch(run_id, params=[Param(name, str(value)) for name, value in settings.items()])
         return MlflowRun(client, run_id)
 

@@ -1,0 +1,49 @@
+"""Tables and figures of README and docs from the raw seeds under ``results/``.
+
+    python benchmarks/evidence.py            write tables between their markers, and docs/*.svg
+    python benchmarks/evidence.py --check    write nothing; exit with 1 if a table differs from its page
+
+A marker is ``<!-- table: NAME -->``; its table ends at ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+
+from evidence_runs import ROOT
+from evidence_tables import TABLES
+
+
+def insert(page: str, name: str, table: str) -> str:
+    """The page with this table between its markers."""
+    pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
+    found, count = re.subn(pattern, lambda match: f"{match[1]}\n{table}\n\n{match[2]}", page, flags=re.S)
+    if count != 1:
+        raise SystemExit(f"the page must have one marker <!-- table: {name} -->, found {count}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare the pages with the files, write nothing")
+    check = parser.parse_args().check
+    stale = []
+    for name, (path, make) in TABLES.items():
+        page = (ROOT / path).read_text()
+        made = insert(page, name, make())
+        if made != page:
+            stale.append(f"{path}: table {name}")
+            if not check:
+                (ROOT / path).write_text(made)
+    print("\n".join(f"{'differs from results/' if check else 'written'}: {line}" for line in stale))
+    if check:
+        sys.exit(bool(stale))
+    import evidence_plots
+
+    evidence_plots.draw(ROOT / "docs")
+
+
+if __name__ == "__main__":
+    main()

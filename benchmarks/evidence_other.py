@@ -1,0 +1,154 @@
+"""Further tables of ``benchmarks/evidence.py``: speed, selectors, and facts measured on digits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from evidence_runs import NAMES, ROOT, Group, cells, difference, markdown, marked, read
+
+CIFAR_ONLINE = ("online", "seq-cifar10")
+
+
+def _json(name: str) -> Any:
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
+def steps() -> str:
+    """Milliseconds a step and run on a GPU, by how steps are launched."""
+    rows = {(r["method"], r["mode"], r["pack"]): r for r in _json("step-cuda")["rows"]}
+    ways = [("eager", 1), *(("captured", pack) for pack in (1, 2, 4, 8, 16))]
+    methods = ("er", "der++", "gcr")
+    lines = [
+        [f"{mode}, pack of {pack}" if pack > 1 else mode, *(f"{rows[m, mode, pack]['ms']:.2f}" for m in methods)]
+        for mode, pack in ways
+    ]
+    lines.append(["share of peak, pack of 8", *(f"{rows[m, 'captured', 8]['peak_share']:.0%}" for m in methods)])
+    return markdown(["ms a step", *(NAMES[m] for m in methods)], lines)
+
+
+def step_of_each() -> str:
+    """Milliseconds a step of every method in a pack of 8."""
+    rows = {row["method"]: row for row in _json("step-cuda-methods")["rows"]}
+    rows["a-gem"] = next(row for row in _json("step-cuda-a-gem")["rows"] if row["method"] == "a-gem")  # timed again
+    known = [name for name in NAMES if name in rows]
+    lines = [[NAMES[name], f"{rows[name]['ms']:.2f}", f"{rows[name]['gigaflops']:.0f}"] for name in known]
+    return markdown(["method", "ms a step", "GFLOP a step"], lines)
+
+
+def solvers() -> str:
+    """Seconds of one selection by different solvers."""
+    cpu, gpu = ({row["what"]: row for row in _json(f"selection-{where}")["compared"]} for where in ("cpu", "cuda"))
+    lines = []
+    for what, row in cpu.items():
+        there = gpu.get(what)
+        lines.append(
+            [what, f"{row['seconds']:.2f}", f"{there['seconds']:.2f}" if there else "–", f"{row['objective']:,.0f}"]
+        )
+    return markdown(["solver", "CPU, s", "H200, s", "L_sub (CPU)"], lines)
+
+
+def selectors() -> str:
+    """Every selector under GCR's loss on digits, with clean and with wrong labels."""
+    by_case: dict[tuple[str, float], dict[int, float]] = {}
+    for row in _json("which-selector-digits"):
+        by_case.setdefault((row["variant"], row["noise"]), {})[row["seed"]] = row["accuracy"]
+    names = list(dict.fromkeys(name for name, _ in sorted(by_case)))
+    names.remove("grad-approx")
+    groups = {
+        case: Group({}, {seed: {"class_il": {"accuracy": value}} for seed, value in values.items()})
+        for case, values in by_case.items()
+    }
+    noises = (0.0, 0.2)
+    told = marked(
+        [[difference(groups[name, n], groups["grad-approx", n], "accuracy") for n in noises] for name in names]
+    )
+    base = ["`grad-approx`", *(str(groups["grad-approx", noise].mean("accuracy")) for noise in noises)]
+    head = ["selector", "clean labels", "20% wrong labels"]
+    return markdown(head, [base, *([f"`{name}`", *row] for name, row in zip(names, told, strict=True))])
+
+
+def statistics() -> str:
+    """BatchNorm statistics recomputed from memory before predicting, minus those of training."""
+    groups = read("digits-statistics")
+    metrics, names = (
+        ("accuracy", "anytime"),
+        {"er": "ER", "derpp": "DER++", "gcr": "GCR", "er-ace": "ER-ACE", "icarl": "iCaRL"},
+    )
+    found = []
+    for name in names:
+        row = []
+        for setting, prefix in (("offline", "seq-digits"), ("online", "seq-digits-online")):
+            start = f"{setting}/{prefix}-{name}-k100-statistics"
+            row += [difference(groups[start + "memory"], groups[start + "training"], metric) for metric in metrics]
+        found.append(row)
+    head = ["method", "offline, final", "offline, any-time", "online, final", "online, any-time"]
+    return markdown(head, [[told, *row] for told, row in zip(names.values(), marked(found), strict=True)])
+
+
+def corrupted() -> str:
+    """Accuracy with wrong labels, unequal classes, a short last task, and ten tasks."""
+    groups = read("digits-damaged")
+    kinds = {
+        "label_noise=0.2": "20% wrong labels",
+        "imbalance=0.1": "imbalance 10:1",
+        "last_task=0.25": "last task 1/4",
+        "tasks=10": "10 tasks",
+    }
+    names = {
+        "er": "ER",
+        "er-admit-correct": "ER, `admit=correct`",
+        "derpp": "DER++",
+        "derpp-admit-correct": "DER++, `admit=correct`",
+        "gcr": "GCR (`admit=correct`)",
+        "gcr-admit-all": "GCR, `admit=all`",
+        "gcr-class-balanced": "GCR, random rows",
+    }
+    lines = []
+    for name, told in names.items():
+        found = [groups.get(f"{kind}/seq-digits-{name}-k100") for kind in kinds]
+        lines.append([told, *("–" if group is None else str(group.mean("accuracy")) for group in found)])
+    return markdown(["method", *kinds.values()], lines)
+
+
+def causes() -> str:
+    """What was tried to explain cells above the paper's: S-CIFAR-10 online, minus our own run of the cell."""
+    own = {(c.method, c.group.buffer): c for c in cells("accuracy") if (c.setting, c.scenario) == CIFAR_ONLINE}
+    tried = (
+        ("er", 200, "separate forward pass for replay", "er-k200-separate"),
+        ("er", 200, "learning rate 0.01", "er-k200-lr0.01"),
+        ("er", 200, "learning rate 0.1", "er-k200-lr0.1"),
+        ("icarl", 500, "loss, replay and feature lengths as in Mammoth", "icarl-k500-mean-replay2-own"),
+        ("gcr", 200, "variant `released`", "gcr-k200-reading-code"),
+        ("gcr", 200, "`contrast=logits`", "gcr-k200-logits"),
+        ("gcr", 2000, "`normalise=size`", "gcr-k2000-normalise-size"),
+        ("gcr", 2000, "`contrast=logits`", "gcr-k2000-logits"),
+    )
+    groups = read("online-variants")
+    lines, tests = [], []
+    for method, buffer, told, name in tried:
+        cell, group = own[method, buffer], groups[f"seq-cifar10-online-{name}"]
+        figures = [str(cell.ours), str(group.mean("accuracy")), f"{cell.paper:.2f}"]
+        lines.append([f"{NAMES[method]}, K = {buffer:,}", told, *figures])
+        tests.append([difference(group, cell.group, "accuracy")])
+    head = ["cell", "change", "ours", "with the change", "paper", "difference"]
+    return markdown(head, [line + row for line, row in zip(lines, marked(tests), strict=True)])
+
+
+def as_mammoth() -> str:
+    """iCaRL and GSS with images as Mammoth had them, on a small network."""
+    values: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in _json("as-mammoth"):
+        values.setdefault(row["variant"], {})[row["seed"]] = {"class_il": row}
+    groups = {name: Group({}, results) for name, results in values.items()}
+    pairs = {
+        "gss, raw": ("GSS, unnormalised images", "gss"),
+        "gss, whole": ("GSS, gradients of all weights", "gss"),
+        "icarl, dark and transposed": ("iCaRL, exemplars dark and transposed", "icarl"),
+    }
+    tests = marked([[difference(groups[name], groups[base], "accuracy")] for name, (_, base) in pairs.items()])
+    lines = [
+        [told, str(groups[base].mean("accuracy")), str(groups[name].mean("accuracy")), *row]
+        for (name, (told, base)), row in zip(pairs.items(), tests, strict=True)
+    ]
+    return markdown(["change", "without", "with", "difference"], lines)

@@ -1,0 +1,208 @@
+"""The tables that ``benchmarks/evidence.py`` writes into README and docs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import evidence_other as other
+from evidence_runs import DATA, ENOUGH, LEVEL, NAMES, Cell, Group, cells, difference, holm, markdown, marked, read
+
+from gcr.analysis.statistics import interval
+
+
+def verdict(cell: Cell, corrected: float) -> str:
+    """Where our mean is, judged by our 95% interval; * where Holm's correction keeps the difference."""
+    bounds = interval(cell.ours)
+    assert bounds is not None
+    if bounds[0] <= cell.paper <= bounds[1]:
+        return "inside" if cell.ours.n >= ENOUGH else "undecided"
+    return ("above" if cell.ours.mean > cell.paper else "below") + "*" * (corrected < LEVEL)
+
+
+def coverage() -> str:
+    verdicts: dict[tuple[str, int], tuple[Cell, str]] = {}
+    for metric in ("accuracy", "forgetting"):
+        found = cells(metric)
+        for cell, p in zip(found, holm([cell.p for cell in found]), strict=True):
+            verdicts[metric, id(cell.group)] = cell, verdict(cell, p)
+    rows = []
+    for cell in cells("accuracy"):
+        row = [f"{DATA[cell.scenario]} {cell.setting}", NAMES[cell.method], f"{cell.group.buffer:,}", str(cell.ours.n)]
+        for metric in ("accuracy", "forgetting"):
+            of, told = verdicts.get((metric, id(cell.group)), (None, ""))
+            row += [str(of.ours), f"{of.paper:.2f}", told] if of else [str(cell.group.mean(metric)), "–", "–"]
+        rows.append([*row, f"{cell.group.memory_bytes:,}"])
+    head = [
+        "scenario",
+        "method",
+        "K",
+        "seeds",
+        "accuracy",
+        "paper",
+        "verdict",
+        "forgetting",
+        "paper",
+        "verdict",
+        "bytes",
+    ]
+    return markdown(head, rows)
+
+
+def selection() -> str:
+    """Matched or random rows x fitted or unit weights; differences to matched rows with fitted weights."""
+    online, offline, points = read("online-variants"), read("offline-variants"), read("digits-open-points")
+    again = read("offline-selection")  # one pack, seeds that no choice was made by
+    gcr = {(c.setting, c.scenario, c.group.buffer): c.group for c in cells("accuracy") if c.method == "gcr"}
+    name, kinds = "seq-cifar10-online-gcr-k500-", ("default", "weights-unit", "rows-random", "class-balanced")
+    settings: dict[str, list[Group | None]] = {
+        "S-CIFAR-10 online": [
+            gcr["online", "seq-cifar10", 500],
+            *(online[name + kind] for kind in ("unit", "random-rows", "class-balanced")),
+        ],
+        "S-CIFAR-10 offline": [
+            gcr["offline", "seq-cifar10", 500],
+            None,
+            None,
+            offline["seq-cifar10-gcr-k500-class-balanced"],
+        ],
+        "S-CIFAR-100 offline": [
+            again["seq-cifar100-gcr-k2000"],
+            None,
+            None,
+            again["seq-cifar100-gcr-class-balanced-k2000"],
+        ],
+        "digits online": [points["online-" + kind] for kind in kinds],
+        "digits offline": [points["offline-" + kind] for kind in kinds],
+    }
+    head = [
+        "setting",
+        "seeds",
+        "metric",
+        "matched rows, fitted weights",
+        "matched, unit",
+        "random, fitted",
+        "random, unit",
+    ]
+    starts, differences = [], []
+    for setting, (base, *others) in settings.items():
+        assert base is not None
+        seeds = "/".join("–" if group is None else str(len(group.results)) for group in (base, *others))
+        for metric, told in (("accuracy", "final"), ("anytime", "any-time")):
+            starts.append([setting, seeds, told, str(base.mean(metric))])
+            differences.append([None if group is None else difference(group, base, metric) for group in others])
+    return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
+
+
+POINTS = (  # setting, the paper's text, the released code
+    ("normalise", "size", "weights"), ("contrast", "features", "logits"), ("sampling", "coin", "split"),
+    ("admit", "all", "correct"), ("pool_view", "plain", "weak"), ("pool_mode", "evaluation", "class"),
+    ("shares", "class", "task"), ("negative", "excluded", "dropped"), ("atoms", "plain", "weighted"),
+)  # fmt: skip
+
+
+def points() -> str:
+    """What each point is worth: the released code's choice minus the paper's, all other points at the default."""
+    digits, cifar = read("digits-open-points"), read("online-variants")
+    base = next(
+        c.group for c in cells("accuracy") if c.method == "gcr" and c.setting == "online" and c.group.buffer == 500
+    )
+    measured = {name: cifar[f"seq-cifar10-online-gcr-k500-{kind}"] for name, kind in
+                (("normalise", "normalise-size"), ("contrast", "logits"))}  # fmt: skip
+    differences: list[list[tuple[float, str] | None]] = []
+    for name, text, code in POINTS:
+        real: tuple[float, str] | None
+        offline = difference(digits["offline-default"], digits[f"offline-{name}-{text}"], "accuracy")
+        if name == "normalise":  # whose default online is the released code's
+            online = difference(digits["online-default"], digits["online-normalise-size"], "anytime")
+            real = difference(base, measured[name], "anytime")
+        else:
+            online = difference(digits[f"online-{name}-{code}"], digits["online-default"], "anytime")
+            real = difference(measured[name], base, "anytime") if name in measured else None
+        differences.append([offline, online, real])
+    rows = [
+        [f"`{name}`", f"`{text}`", f"`{code}`", *told]
+        for (name, text, code), told in zip(POINTS, marked(differences), strict=True)
+    ]
+    head = [
+        "setting",
+        "paper",
+        "released",
+        "digits offline, final",
+        "digits online, any-time",
+        "S-CIFAR-10 online, any-time",
+    ]
+    return markdown(head, rows)
+
+
+def figures() -> str:
+    """The small table of the README."""
+    found = {(c.setting, c.scenario, c.method, c.group.buffer): c for c in cells("accuracy")}
+    random = {
+        ("online", "seq-cifar10", 500): read("online-variants")["seq-cifar10-online-gcr-k500-class-balanced"],
+        ("offline", "seq-cifar10", 500): read("offline-variants")["seq-cifar10-gcr-k500-class-balanced"],
+        ("offline", "seq-cifar100", 2000): read("offline-selection")["seq-cifar100-gcr-class-balanced-k2000"],
+    }
+    rows = []
+    for (setting, scenario, buffer), group in random.items():
+        told = f"{DATA[scenario]}, {setting}, K = {buffer:,}"
+        for method in ("der++", "gcr"):
+            cell = found[setting, scenario, method, buffer]
+            numbers = [str(cell.ours.n), str(cell.ours), f"{cell.paper:.2f}", f"{cell.group.memory_bytes:,}"]
+            rows.append([told, NAMES[method], *numbers])
+        ours = group.mean("accuracy")
+        rows.append([told, "GCR, random rows", str(ours.n), str(ours), "–", f"{group.memory_bytes:,}"])
+    return markdown(["scenario", "method", "seeds", "accuracy", "paper", "memory bytes"], rows)
+
+
+def methods() -> str:
+    """Every method on digits, and the bytes that its memory holds."""
+    groups = read("digits-all")
+    rows = []
+    for name, told in NAMES.items():
+        pair = [group for group in groups.values() if group.experiment["method"]["name"] == name]
+        if pair:
+            rows.append([told, *(str(group.mean("accuracy")) for group in pair), f"{pair[0].memory_bytes:,}"])
+    return markdown(["method", "offline", "online", "memory bytes"], rows)
+
+
+def variants() -> str:
+    """Variants of GCR as a whole on CIFAR."""
+    online, offline = read("online-variants"), read("offline-variants")
+    own = {(c.setting, c.scenario, c.group.buffer): c for c in cells("accuracy") if c.method == "gcr"}
+    cases: list[tuple[str, tuple[str, str, int], dict[str, Group]]] = []
+    for buffer in (200, 500):
+        start = f"seq-cifar10-online-gcr-k{buffer}-"
+        others = {"paper": online[start + "normalise-size"], "released": online[start + "reading-code"]}
+        cases.append((f"S-CIFAR-10 online, K = {buffer}", ("online", "seq-cifar10", buffer), others))
+    others = {"paper, `normalise=weights`": offline["seq-cifar10-gcr-k500-text-features"]}
+    cases.append(("S-CIFAR-10 offline, K = 500", ("offline", "seq-cifar10", 500), others))
+    lines: list[list[str]] = []
+    tests: list[list[tuple[float, str] | None]] = []
+    for told, place, others in cases:
+        cell = own[place]
+        default = "default" if place[0] == "online" else "default (released)"
+        lines.append([told, default, str(cell.ours.n), f"{cell.ours}", f"{cell.paper:.2f}"])
+        tests.append([None, None])
+        for name, group in others.items():
+            lines.append([told, name, str(len(group.results)), str(group.mean("accuracy")), f"{cell.paper:.2f}"])
+            tests.append([difference(group, cell.group, metric) for metric in ("accuracy", "anytime")])
+    head = ["cell", "variant", "seeds", "accuracy", "paper's figure", "minus default, final", "minus default, any-time"]
+    return markdown(head, [line + row for line, row in zip(lines, marked(tests), strict=True)])
+
+
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "coverage": ("docs/evidence.md", coverage),
+    "selection": ("docs/evidence.md", selection),
+    "points": ("docs/reproduce.md", points),
+    "figures": ("README.md", figures),
+    "methods": ("docs/methods.md", methods),
+    "variants": ("docs/reproduce.md", variants),
+    "steps": ("docs/performance.md", other.steps),
+    "step-of-each": ("docs/performance.md", other.step_of_each),
+    "solvers": ("docs/performance.md", other.solvers),
+    "selectors": ("docs/selection.md", other.selectors),
+    "statistics": ("docs/appendix.md", other.statistics),
+    "causes": ("docs/appendix.md", other.causes),
+    "as-mammoth": ("docs/appendix.md", other.as_mammoth),
+    "corrupted": ("docs/appendix.md", other.corrupted),
+}

@@ -1,0 +1,40 @@
+"""Where experiments differ from each other, and from the defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gcr.experiments.experiment import Experiment, compose
+from gcr.experiments.names import plain
+
+
+def differing(first: Experiment, second: Experiment) -> dict[str, tuple[Any, Any]]:
+    """The settings in which two experiments differ, under dotted names, with both values. Where method or selector
+    differ, settings that only one of them has are left out."""
+    old, new = first.settings, second.settings
+    both = {key: (old.get(key, "absent"), new.get(key, "absent")) for key in [*old, *new]}
+    unlike = {key: values for key, values in both.items() if values[0] != values[1]}
+    others = tuple(key.removesuffix("name") for key in unlike if plain(key) == "name")
+    return {key: values for key, values in unlike.items() if not (key.startswith(others) and "absent" in values)}
+
+
+def differences(there: Experiment, asked: Experiment) -> list[str]:
+    """The same in words."""
+    return [f"{key} is {old} there, {new} here" for key, (old, new) in differing(there, asked).items()]
+
+
+def unusual(experiment: Experiment) -> set[str]:
+    """Its settings, under dotted names, that are not at their defaults for its setting, selector, buffer and epochs;
+    and its epochs, if they are not the default."""
+    memory, selector = experiment.memory, None
+    given: dict[str, Any] = {"setting": experiment.stream.setting}
+    if memory is not None:
+        given["buffer"], selector = memory.buffer, memory.selector.name
+    names = experiment.scenario, experiment.method.name
+    usual = compose(*names, seed=experiment.seed, selector=selector, overrides=given)
+    found = set(differing(experiment, usual))
+    if "training.epochs" in found:  # one epoch changes the default of memory.admit
+        given["epochs"] = experiment.training.epochs
+        usual = compose(*names, seed=experiment.seed, selector=selector, overrides=given)
+        found = {"training.epochs", *differing(experiment, usual)}
+    return found

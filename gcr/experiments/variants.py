@@ -1,0 +1,139 @@
+"""The variants of GCR, each a complete set of loss, memory and selection.
+
+``GCR.paper`` follows the paper's text, ``GCR.released`` its released code; docs/reproduce.md compares them. ``GCR`` is
+what ``gcr run --method gcr`` trains: offline the released code, online the text with normalisation by weights.
+
+>>> gcr = GCR(memory=500, alpha=0.2)
+>>> gcr.method.alpha, gcr.memory.buffer, gcr.memory.selector.name
+(0.2, 500, 'grad-approx')
+>>> gcr == GCR.released(500, alpha=0.2)
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from gcr.experiments.defaults import ONLINE
+from gcr.memory import Policy
+from gcr.methods import Gcr
+from gcr.select import GradApprox
+from gcr.settings import setting_names, unknown
+
+PAPER = {
+    "method.normalise": "size",
+    "method.contrast": "features",
+    "memory.sampling": "coin",
+    "memory.admit": "all",
+    "memory.pool_view": "plain",
+    "memory.pool_mode": "evaluation",
+    "selector.shares": "class",
+    "selector.negative": "excluded",
+    "selector.atoms": "plain",
+}
+RELEASED = {
+    "method.normalise": "weights",
+    "method.contrast": "logits",
+    "memory.sampling": "split",
+    "memory.admit": "correct",
+    "memory.pool_view": "weak",
+    "memory.pool_mode": "class",
+    "selector.shares": "task",
+    "selector.negative": "dropped",
+    "selector.atoms": "weighted",
+}
+VARIANTS: dict[str, dict[str, str]] = {"paper": PAPER, "released": RELEASED}
+SELECTION = ("memory.pool_view", "memory.pool_mode", "selector.")  # what belongs to GradApprox alone
+
+
+@dataclass(frozen=True, init=False)
+class GCR:
+    """GCR's loss and memory, ready for ``gcr.train``.
+
+    ``memory`` is the buffer size. ``online`` is for one pass over streams. ``epochs`` matters to the released code
+    only: with one epoch it takes every example as a candidate. Other settings of ``Gcr``, ``Policy`` and ``GradApprox``
+    go by name.
+    """
+
+    method: Gcr
+    memory: Policy
+
+    def __init__(
+        self, memory: int = 500, *, online: bool = False, epochs: int = 0, variant: str | None = None, **changes: Any
+    ) -> None:
+        owners = {"method": Gcr, "memory": Policy, "selector": GradApprox}
+        values: dict[str, dict[str, Any]] = {owner: {} for owner in owners}
+        values["method"] |= ONLINE["gcr"] if online else {}
+        for key, value in settings_of_variant(variant or default_variant("gcr", online), online or epochs == 1).items():
+            owner, name = key.split(".")
+            values[owner][name] = value
+        names = {name: owner for owner, part in owners.items() for name in setting_names(part)}
+        for name, value in changes.items():
+            if name not in names:
+                raise unknown("setting of GCR", name, names)
+            values[names[name]][name] = value
+        policy = Policy(**{"buffer": memory} | values["memory"], selector=GradApprox(**values["selector"]))
+        object.__setattr__(self, "method", Gcr(**values["method"]))
+        object.__setattr__(self, "memory", policy)
+
+    @classmethod
+    def paper(cls, memory: int = 500, *, online: bool = False, **changes: Any) -> Self:
+        """As the paper's text describes it."""
+        return cls(memory, online=online, variant="paper", **changes)
+
+    @classmethod
+    def released(cls, memory: int = 500, *, online: bool = False, epochs: int = 0, **changes: Any) -> Self:
+        """As the paper's released code computes it."""
+        return cls(memory, online=online, epochs=epochs, variant="released", **changes)
+
+
+def check_variant(variant: str) -> None:
+    if variant not in VARIANTS:
+        raise unknown("variant", variant, VARIANTS)
+
+
+def default_variant(method: str, online: bool) -> str | None:
+    """The variant that reaches the paper's figures; None for the plain defaults of loss, memory and selection."""
+    return "released" if method == "gcr" and not online else None
+
+
+def has_variants(method: str, selector: str | None) -> bool:
+    """GCR, and any method with its selection."""
+    return method == "gcr" or selector == "grad-approx"
+
+
+def settings_of_variant(
+    variant: str | None, one_pass: bool, method: str = "gcr", selector: str = "grad-approx"
+) -> dict[str, str]:
+    """The settings of a variant under dotted names, for GCR or one half of it: its loss, or its selection."""
+    if variant is None:
+        return {}
+    check_variant(variant)
+    settings = dict(VARIANTS[variant])
+    if one_pass:  # the released code filters candidates only with several epochs
+        settings["memory.admit"] = "all"
+    if method != "gcr":
+        settings = {key: value for key, value in settings.items() if not key.startswith("method.")}
+    if selector != "grad-approx":
+        settings = {key: value for key, value in settings.items() if not key.startswith(SELECTION)}
+    return settings
+
+
+def nearest(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The variant that an experiment is nearest to, and its settings that differ. ``settings`` have dotted names."""
+    one_pass = settings["stream.setting"] == "online" or settings["training.epochs"] == 1
+
+    def differing(variant: str) -> dict[str, Any]:
+        names = settings["method.name"], settings["selector.name"]
+        usual = settings_of_variant(variant, one_pass, *names)
+        return {key: settings[key] for key, value in usual.items() if settings[key] != value}
+
+    return min(((variant, differing(variant)) for variant in VARIANTS), key=lambda found: len(found[1]))
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """The same in words: "paper, normalise=weights"."""
+    variant, others = nearest(settings)
+    return ", ".join([variant, *(f"{key.split('.')[-1]}={value}" for key, value in others.items())])

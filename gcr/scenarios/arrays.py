@@ -1,0 +1,152 @@
+"""A scenario of one's own arrays: converted where nothing is lost, refused with a remedy where something would be.
+
+>>> images = np.zeros((8, 5, 5, 3), np.uint8)
+>>> labels = ["cat", "dog", "owl", "rat"] * 2
+>>> scenario = from_arrays(train=(images, labels), test=(images, labels), tasks=2)
+>>> scenario.tasks, scenario.class_names, scenario.image_shape
+(((0, 1), (2, 3)), ('cat', 'dog', 'owl', 'rat'), (3, 5, 5))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcr.augment import Views
+from gcr.memory.examples import as_count, as_images
+from gcr.scenarios.own_labels import Values, label_values, numbered
+from gcr.scenarios.registry import OWN_TASKS, held_out
+from gcr.scenarios.scenario import Images, Scenario, in_unit
+from gcr.scenarios.tasks import equal_tasks
+from gcr.settings import BadInput
+
+LAYOUTS = ("auto", "chw", "hwc")
+CHANNELS = (1, 3, 4)  # numbers that layout "auto" takes for channels
+
+
+def from_arrays(
+    train: tuple[Any, Any],
+    test: tuple[Any, Any] | None = None,
+    tasks: int | Sequence[Sequence[int | str]] | None = None,
+    *,
+    name: str = "own",
+    views: Views | None = None,
+    class_order: int = 0,
+    stream: int = 0,
+    test_share: float = 0.2,
+    layout: str = "auto",
+    quantise: bool = False,
+) -> Scenario:
+    """Tasks over ``(images, labels)``: tensors, NumPy arrays or lists.
+
+    Images are [n, h, w], [n, c, h, w] or [n, h, w, c]. Whole numbers from 0 to 255 are stored as uint8. Floats stay
+    float32, unless ``quantise`` asks for uint8. Labels are whole numbers or text; ``Scenario.labels`` keeps them.
+
+    ``tasks`` is a number, or the labels of each task; 5 if not given, or as many as there are classes. Without
+    ``test``, ``test_share`` of each class is held out. ``views`` are measured on the training images if not given.
+    ``class_order`` is the seed of a permutation of classes, 0 keeps their order. ``stream`` > 0 is the online setting:
+    examples of each stream.
+    """
+    pixels, values = _pair("train", train, layout, quantise)
+    labels, classes = numbered(values)
+    trained = Images(pixels, labels)
+    if test is None:
+        if not 0 < test_share < 1:
+            raise BadInput(f"test_share must be between 0 and 1, got {test_share}; or give test=(images, labels)")
+        trained, tested = held_out(trained, test_share)
+    else:
+        test_pixels, test_values = _pair("test", test, layout, quantise)
+        tested = Images(test_pixels, numbered(test_values, classes)[0])
+    order = _tasks(tasks, classes, as_count("class_order", class_order, 0))
+    _check_tested(order, tested, classes)
+    if views is None:
+        unit = all(pixels.dtype == torch.uint8 or in_unit(pixels) for pixels in (trained.pixels, tested.pixels))
+        plain = {} if unit else {"jitter_share": 0.0, "grey_share": 0.0}  # geometric strong views
+        views = Views.measured(trained.pixels, pad=min(trained.pixels.shape[2:]) // 8, **plain)
+    length = as_count("stream", stream, 2) if stream else 0
+    names = tuple(str(label) for label in classes)
+    return Scenario(name, trained, tested, order, views, names, length, classes)
+
+
+def _pair(name: str, pair: Any, layout: str, quantise: bool) -> tuple[Tensor, Values]:
+    """Pixels [n, c, h, w] and the user's labels."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise BadInput(f"{name} must be (images, labels), got {type(pair).__name__}")
+    pixels = _channels_first(f"{name} images", as_images(f"{name} images", pair[0]), layout)
+    if pixels.is_floating_point():
+        pixels = _floats(f"{name} images", pixels, quantise)
+    return pixels, label_values(f"{name} labels", pair[1], len(pixels))
+
+
+def _channels_first(name: str, images: Tensor, layout: str) -> Tensor:
+    """[n, c, h, w]. The layout is known where one of two sides can be channels."""
+    if layout not in LAYOUTS:
+        raise BadInput(f'layout must be one of {", ".join(LAYOUTS)}, got "{layout}"')
+    shape = tuple(images.shape)
+    if images.dim() == 3:
+        return images.unsqueeze(1)
+    if images.dim() != 4:
+        raise BadInput(f"{name} must be [n, h, w], [n, c, h, w] or [n, h, w, c], got shape {shape}; reshape them")
+    if layout == "auto":
+        first, last = shape[1] in CHANNELS, shape[3] in CHANNELS
+        if first == last:
+            which = "both may be channels" if first else "neither is 1, 3 or 4 channels"
+            raise BadInput(f'{name} have shape {shape}: {which}; say layout="chw" or layout="hwc"')
+        layout = "chw" if first else "hwc"
+    return images if layout == "chw" else images.permute(0, 3, 1, 2).contiguous()
+
+
+def _floats(name: str, images: Tensor, quantise: bool) -> Tensor:
+    low, high = (float(value) for value in images.aminmax())
+    if low >= 0 and 1.5 < high <= 255 and bool((images == images.round()).all()):
+        raise BadInput(
+            f"{name} are floats but look like bytes (whole numbers, {low:g}..{high:g}); convert to uint8 or divide "
+            "by 255"
+        )
+    if not quantise:
+        return images
+    if low < 0 or high > 1:
+        raise BadInput(f"{name} must be in [0, 1] to be quantised, got {low:g}..{high:g}; scale them, or leave it out")
+    return (images * 255).round().to(torch.uint8)
+
+
+def _tasks(
+    tasks: int | Sequence[Sequence[int | str]] | None, classes: tuple[int | str, ...], class_order: int
+) -> tuple[tuple[int, ...], ...]:
+    """Classes of each task, as numbers."""
+    n_classes = len(classes)
+    if tasks is None:
+        return equal_tasks(n_classes, min(OWN_TASKS, n_classes), class_order)
+    if not isinstance(tasks, Sequence | np.ndarray) or isinstance(tasks, str):
+        n_tasks = as_count("tasks", tasks, 1)
+        if n_tasks > n_classes:
+            raise BadInput(f"tasks must be <= {n_classes}, the number of classes, got {tasks}")
+        return equal_tasks(n_classes, n_tasks, class_order)
+    if class_order:
+        raise BadInput("class_order must be 0 where tasks name their labels; leave it out")
+    number = {label: place for place, label in enumerate(classes)}
+    order: list[tuple[int, ...]] = []
+    for task in tasks:
+        if isinstance(task, str) or not isinstance(task, Sequence | np.ndarray) or not len(task):
+            raise BadInput(f"each task must be a tuple of its labels, got {task!r}")
+        given = [label.item() if isinstance(label, np.generic | Tensor) else label for label in task]
+        if unknown := [label for label in given if label not in number]:
+            raise BadInput(f"tasks must name labels of the training images, got {unknown[0]!r}; they are {classes}")
+        order.append(tuple(number[label] for label in given))
+    named = [label for task in order for label in task]
+    if sorted(named) != list(range(n_classes)):
+        missing = [classes[label] for label in range(n_classes) if label not in named]
+        raise BadInput(f"tasks must name each label once; {f'{missing} are missing' if missing else 'some come twice'}")
+    return tuple(order)
+
+
+def _check_tested(tasks: tuple[tuple[int, ...], ...], tested: Images, classes: tuple[int | str, ...]) -> None:
+    present = set(tested.labels.tolist())
+    for place, task in enumerate(tasks):
+        if not present & set(task):
+            labels = ", ".join(repr(classes[label]) for label in task)
+            raise BadInput(f"task {place + 1} must have test images, got none of {labels}")

@@ -1,0 +1,77 @@
+"""Any optimizer in the step: ours, or one of ``torch.optim``, also inside a captured step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gcr.settings import BadInput
+from gcr.training.sgd import Sgd
+
+AnyOptimizer = Sgd | Optimizer
+
+
+def trained_parameters(optimizer: AnyOptimizer, net: nn.Module) -> list[nn.Parameter]:
+    """The parameters that a step moves: those that the optimizer holds and that want a gradient."""
+    if isinstance(optimizer, torch.optim.LBFGS) or not isinstance(optimizer, AnyOptimizer):
+        kind = type(optimizer).__name__
+        raise BadInput(f"optimizer must be gcr.Sgd or one of torch.optim that needs no closure, got {kind}")
+    if isinstance(optimizer, Sgd):
+        held = optimizer.parameters
+    else:
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    own = set(net.parameters())
+    if not own.issuperset(held):
+        raise BadInput("optimizer holds parameters that are not the network's; make it from net.parameters()")
+    wanted = [parameter for parameter in held if parameter.requires_grad]
+    if not wanted:
+        raise BadInput("optimizer holds no parameter that wants a gradient; unfreeze some of the network")
+    return wanted
+
+
+def apply_gradients(
+    optimizer: AnyOptimizer, parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]
+) -> None:
+    if isinstance(optimizer, Sgd):
+        reached = {id(p): g for p, g in zip(parameters, gradients, strict=True)}
+        optimizer.step([reached.get(id(p)) for p in optimizer.parameters])
+        return
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def make_capturable(optimizer: AnyOptimizer) -> str:
+    """Ready it for a captured step. Why it cannot be, if it cannot."""
+    if isinstance(optimizer, Sgd | torch.optim.SGD):
+        return ""
+    if not all("capturable" in group for group in optimizer.param_groups):
+        return f"{type(optimizer).__name__} has no capturable form"
+    for group in optimizer.param_groups:
+        group["capturable"] = True
+    return ""
+
+
+def optimizer_tensors(optimizer: AnyOptimizer) -> Iterator[tuple[str, Tensor]]:
+    """What it remembers of past steps, by number of the parameter: momenta, moments, counts."""
+    if isinstance(optimizer, Optimizer):
+        for number, values in optimizer.state_dict()["state"].items():
+            for name, value in values.items():
+                if value is not None:
+                    yield f"{number}.{name}", torch.as_tensor(value)
+
+
+def restore_optimizer(optimizer: AnyOptimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what ``optimizer_tensors`` gave."""
+    if isinstance(optimizer, Sgd):
+        return
+    state: dict[int, dict[str, Any]] = {}
+    for key, tensor in tensors.items():
+        number, name = key.split(".", 1)
+        state.setdefault(int(number), {})[name] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,156 @@
+"""Any classifier as a network: its head is found, and minibatches never touch each other, in one pass or several."""
+
+import copy
+
+import pytest
+import torch
+from small_vit import SmallViT
+from torch import nn
+
+from gcr.models import attach, build, network
+from gcr.models.norm import BatchNorm, Trunk, keeps_minibatches_apart
+from gcr.settings import BadInput
+
+
+def classifier(norm, width=8):
+    """A block with the norm nested two levels down."""
+    inner = nn.Sequential(nn.Conv2d(1, width, 3, padding=1), norm(width), nn.ReLU())
+    return nn.Sequential(nn.Sequential(inner), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 6))
+
+
+class Whitening(nn.Module):
+    """A normalisation layer of a user's own, over the batch."""
+
+    def forward(self, x):
+        return (x - x.mean(0)) / (x.std(0) + 1e-3)
+
+
+class WhiteningNorm(Whitening):
+    def __init__(self, width):
+        super().__init__()
+
+
+class OwnTrunk(nn.Module):
+    """Takes a BatchNorm of ours, and does not give it the sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 8, 3), BatchNorm(8)
+
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+
+def trunk_with(layer):
+    return network.Network(Trunk(layer, nn.AdaptiveAvgPool2d(1), nn.Flatten()), 8, 6)
+
+
+NETS = {
+    "nested batch norm": (lambda: classifier(nn.BatchNorm2d), False),
+    "nested batch norm in our trunk": (lambda: trunk_with(nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8))), False),
+    "our batch norm in a module that hides the sizes": (lambda: trunk_with(OwnTrunk()), False),
+    "a norm nobody knows": (lambda: classifier(WhiteningNorm), False),
+    "instance norm with running statistics": (
+        lambda: classifier(lambda width: nn.InstanceNorm2d(width, track_running_stats=True)),
+        False,
+    ),
+    "group norm": (lambda: classifier(lambda width: nn.GroupNorm(2, width)), True),
+    "layer norm": (lambda: classifier(lambda width: nn.LayerNorm([width, 6, 6])), True),
+    "vision transformer": (SmallViT, True),
+    "our convnet": (lambda: build("convnet", (1, 6, 6), 6, seed=0), True),
+    "our resnet18": (lambda: build("resnet18", (1, 6, 6), 6, seed=0), True),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_one_pass_is_taken_where_it_is_right(name, monkeypatch):
+    """Outputs, gradients and running statistics on the branch that a GPU takes equal those of passes in turn."""
+    make, apart = NETS[name]
+    torch.manual_seed(0)
+    batches = [torch.randn(n, 1, 6, 6) for n in (5, 3, 4)]
+    ours = attach(make().train(), batches[0], n_classes=6)
+    theirs = copy.deepcopy(ours)
+    assert ours.apart is apart
+    passes = []
+    monkeypatch.setattr(network, "ONE_PASS_ON", ("cpu",))
+    whole = type(ours)._pass
+    monkeypatch.setattr(type(ours), "_pass", lambda self, *given: passes.append(len(given[0])) or whole(self, *given))
+    outputs = ours.each(*batches)
+    assert passes == ([12] if apart else [5, 3, 4])
+    monkeypatch.setattr(network, "ONE_PASS_ON", ())
+    expected = theirs.each(*batches)
+    for a, b in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(a.features, b.features, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(a.logits, b.logits, atol=1e-5, rtol=1e-4)
+    for found in (outputs, expected):
+        sum((o.logits * torch.arange(6)).square().mean() for o in found).backward()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-3)
+    for a, b in zip(ours.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_mixing_would_be_seen():
+    """The comparison above can fail: a batch norm that mixes minibatches gives other outputs."""
+    torch.manual_seed(0)
+    batches = [torch.randn(5, 1, 6, 6), 3 + torch.randn(4, 1, 6, 6)]
+    net = classifier(nn.BatchNorm2d).train()
+    mixed = net(torch.cat(batches))[:5]
+    assert not torch.allclose(mixed, net(batches[0]), atol=1e-2)
+
+
+def test_sync_batch_norm_is_not_trusted():
+    assert not keeps_minibatches_apart(nn.Sequential(nn.SyncBatchNorm(4)))
+
+
+@pytest.mark.parametrize("make", [SmallViT, lambda: classifier(nn.BatchNorm2d), lambda: build("mlp", (1, 6, 6), 6, 0)])
+def test_features_are_what_enters_the_head(make):
+    images = torch.randn(4, 1, 6, 6)
+    net = make().eval()
+    attached = attach(net, images, n_classes=6)
+    torch.testing.assert_close(attached.head(attached.features(images)), net(images))
+    torch.testing.assert_close(attached(images), net(images))
+
+
+def test_the_network_is_left_as_it_was():
+    net = classifier(nn.BatchNorm2d).train()
+    before = copy.deepcopy(net.state_dict())
+    attach(net, torch.randn(4, 1, 6, 6), n_classes=6)
+    assert net.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+class Softmaxed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.last = nn.Flatten(), nn.Linear(36, 6)
+
+    def forward(self, x):
+        return self.last(self.body(x)).softmax(1)
+
+
+class Pair(Softmaxed):
+    def forward(self, x):
+        return self.last(self.body(x)), x
+
+
+@pytest.mark.parametrize(
+    ("net", "head", "message"),
+    [
+        (Softmaxed(), None, "the head of net cannot be found: .* name it by head=.*its linear layers: last"),
+        (Softmaxed(), "last", "the head of net is not last"),
+        (Softmaxed(), "body", 'head must name an nn.Linear of net, got "body"; its linear layers: last'),
+        (Pair(), None, "net must give logits .* got tuple; wrap it in a module that returns them"),
+        (nn.Sequential(nn.Flatten()), None, "cannot be found.*its linear layers: none"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), None, "net must give a logit per class, 6, got 4"),
+        ("convnet", None, "net must be a torch.nn.Module, got str"),
+    ],
+)
+def test_a_network_that_cannot_be_used_is_refused(net, head, message):
+    with pytest.raises(BadInput, match=message):
+        attach(net, torch.randn(4, 1, 6, 6), n_classes=6, head=head)
+
+
+def test_a_named_head_is_taken():
+    assert attach(SmallViT(), torch.randn(2, 1, 6, 6), 6, head="classifier").head.out_features == 6

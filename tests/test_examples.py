@@ -1,0 +1,32 @@
+"""Every script in examples/ runs as it is and learns something."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=[script.stem for script in SCRIPTS])
+def test_an_example_runs(script, tmp_path):
+    here = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, env=here)
+    assert done.returncode == 0, done.stderr[-3000:]
+    accuracy = re.search(r"accuracy (\d+\.\d)", done.stdout)
+    assert accuracy is not None, done.stdout
+    assert float(accuracy[1]) > 40  # chance is 10 to 25
+
+
+def test_own_net_is_short():
+    lines = [line for line in (ROOT / "examples/own_net.py").read_text().splitlines() if line.strip()]
+    assert len(lines) <= 25
+
+
+def test_a_new_method_is_short():
+    text = (ROOT / "examples/new_method.py").read_text()
+    assert len([line for line in text.splitlines() if line.strip()]) <= 45

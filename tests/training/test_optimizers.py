@@ -1,0 +1,137 @@
+"""Any optimizer of torch, on any network: equal to plain training, resumed to the bit."""
+
+import copy
+
+import pytest
+import torch
+from conftest import make_scenario
+from small_vit import SmallViT
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW, NAdam, RMSprop
+
+from gcr.memory import Policy
+from gcr.methods import Er, Finetune, Gcr
+from gcr.models import build
+from gcr.select import GradApprox
+from gcr.settings import BadInput
+from gcr.training import Checkpoints, How, Run, Sgd, Training, train
+from gcr.training.randomness import EpochDraws
+from gcr.training.schedule import make_schedule
+from gcr.training.step import draw_plan
+
+KINDS = {
+    "momentum": lambda p: SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
+    "adamw": lambda p: AdamW(p, lr=0.01),
+    "nadam": lambda p: NAdam(p, lr=0.01),
+    "rmsprop": lambda p: RMSprop(p, lr=0.01, momentum=0.5),
+    "ours": lambda p: Sgd(p, lr=0.05, weight_decay=1e-3),
+}
+TRAINING = Training(epochs=2, batch=8)
+
+
+def vit():
+    torch.manual_seed(0)
+    return SmallViT()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_equal_those_written_by_hand(kind, scenario):
+    net, plain = vit(), vit()
+    optimizer = KINDS[kind](plain.parameters()) if kind != "ours" else SGD(plain.parameters(), 0.05, weight_decay=1e-3)
+    outcome = train(scenario, net, KINDS[kind](net.parameters()), Finetune(), None, 0, TRAINING)
+    draws = EpochDraws(draw_plan(Finetune(), None, TRAINING), 3, torch.device("cpu"))
+    steps = 0
+    for stage, about in enumerate(make_schedule(scenario, Finetune(), TRAINING, 0).stages):
+        for epoch in range(2):
+            draws.fill((0, stage, epoch), about.rows, 3)
+            for step in range(3):
+                cut = draws.at(torch.tensor(step), 8, replaying=False)
+                images = scenario.views.weak(scenario.train.pixels[cut.rows], cut.views)
+                optimizer.zero_grad()
+                F.cross_entropy(plain.train()(images), scenario.train.labels[cut.rows]).backward()
+                optimizer.step()
+                steps += 1
+    assert outcome.steps == steps
+    for a, b in zip(net.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stopped_run_continues_to_the_bit(kind, tmp_path):
+    def new_run(folder, stop=lambda: False):
+        folder.mkdir(exist_ok=True)
+        net = vit()
+        parts = KINDS[kind](net.parameters()), Gcr(), Policy(buffer=12, selector=GradApprox(), replay_batch=6), 0
+        saved = Checkpoints(folder, {})
+        return Run(make_scenario(), net, *parts, TRAINING, How(), checkpoints=saved, stop=stop)
+
+    whole = new_run(tmp_path / "whole")
+    list(whole.advance())
+    steps = iter(range(7))
+    stopped = new_run(tmp_path / "stopped", stop=lambda: next(steps, None) is None)
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        list(stopped.advance())
+    again = new_run(tmp_path / "stopped")
+    assert again.state.steps == stopped.state.steps > 0
+    list(again.advance())
+    assert whole.outcome().class_il == again.outcome().class_il
+    for a, b in zip(whole.state.net.parameters(), again.state.net.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_frozen_parameters_stay(scenario):
+    net = vit()
+    net.patches.requires_grad_(False)
+    before = copy.deepcopy(net.state_dict())
+    train(scenario, net, AdamW(net.parameters(), lr=0.01), Er(), Policy(buffer=12), 0, TRAINING)
+    assert torch.equal(net.patches.weight, before["patches.weight"])
+    assert not torch.equal(net.classifier.weight, before["classifier.weight"])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda net: torch.optim.LBFGS(net.parameters()), "one of torch.optim that needs no closure, got LBFGS"),
+        (lambda net: "sgd", "optimizer must be gcr.Sgd or one of torch.optim that needs no closure, got str"),
+        (lambda net: AdamW(SmallViT().parameters()), "holds parameters that are not the network's"),
+        (lambda net: AdamW(net.requires_grad_(False).parameters()), "no parameter that wants a gradient"),
+    ],
+)
+def test_optimizers_that_cannot_be_used(make, message, scenario):
+    net = vit()
+    with pytest.raises(BadInput, match=message):
+        train(scenario, net, make(net), Er(), Policy(buffer=12), 0, TRAINING)
+
+
+def test_memory_is_asked_for(scenario):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 6))
+    with pytest.raises(BadInput, match="er replays from memory, got memory=None"):
+        train(scenario, net, Sgd(net.parameters(), lr=0.1), Er(), None, 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["momentum", "adamw", "nadam", "ours"])
+@pytest.mark.parametrize("make", [vit, lambda: build("convnet", (1, 6, 6), 6, seed=0)])
+def test_captured_steps_equal_eager_ones(kind, make):
+    def trained(mode):
+        net = make()
+        parts = KINDS[kind](net.parameters()), Gcr(), Policy(buffer=12, selector=GradApprox(), replay_batch=6), 0
+        training = Training(epochs=4, batch=8, precision="fp32")
+        return train(make_scenario(n_per_class=24), net, *parts, training, How("cuda", mode)).state.net
+
+    for a, b in zip(trained("eager").parameters(), trained("captured").parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=2e-4, rtol=2e-3)
+
+
+@pytest.mark.gpu
+def test_a_step_that_reads_on_the_host_runs_eagerly():
+    class Reads(SmallViT):
+        def forward(self, images):
+            assert float(images.sum()) == float(images.sum())
+            return super().forward(images)
+
+    net = Reads()
+    with pytest.warns(UserWarning, match="the step cannot be captured"):
+        outcome = train(make_scenario(), net, Sgd(net.parameters(), 0.1), Er(), Policy(buffer=12), 0, TRAINING, "cuda")
+    assert outcome.steps == 18
