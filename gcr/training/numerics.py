@@ -1,7 +1,7 @@
 """Precision: how finely a network computes. Weights, statistics, losses and memory are float32 in any case.
 
 ``fp32`` is the reference, ``tf32`` cuts the factors of matrix products on a GPU to 10 bits, ``bf16`` computes the
-network in bfloat16 (autocast). ``auto`` is bf16 on a GPU that has it (``docs/performance.md`` says why), tf32 on others,
+network in bfloat16 (autocast). ``auto`` is bf16 on a GPU that has it (``docs/performance.md``), tf32 on others,
 fp32 on a CPU. Selection of a buffer never computes in bfloat16.
 """
 

@@ -51,5 +51,5 @@ def test_what_cannot_be_compared(tmp_path):
     first, second = put(tmp_path, "a", {0: 70.0}), put(tmp_path, "b", {1: 70.0})
     with pytest.raises(BadInput, match="no seed in common; train both on the same seeds"):
         lines(first, second, ["accuracy"])
-    with pytest.raises(BadInput, match="holds 2 experiments; give the folder of one"):
+    with pytest.raises(BadInput, match="holds 2 experiments; give one of them"):
         one_group(tmp_path, read_runs(tmp_path))
