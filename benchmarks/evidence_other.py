@@ -60,12 +60,12 @@ def selectors() -> str:
         for case, values in by_case.items()
     }
     noises = (0.0, 0.2)
-    told = marked(
+    label = marked(
         [[difference(groups[name, n], groups["grad-approx", n], "accuracy") for n in noises] for name in names]
     )
     base = ["`grad-approx`", *(str(groups["grad-approx", noise].mean("accuracy")) for noise in noises)]
     head = ["selector", "clean labels", "20% wrong labels"]
-    return markdown(head, [base, *([f"`{name}`", *row] for name, row in zip(names, told, strict=True))])
+    return markdown(head, [base, *([f"`{name}`", *row] for name, row in zip(names, label, strict=True))])
 
 
 def statistics() -> str:
@@ -83,7 +83,7 @@ def statistics() -> str:
             row += [difference(groups[start + "memory"], groups[start + "training"], metric) for metric in metrics]
         found.append(row)
     head = ["method", "offline, final", "offline, any-time", "online, final", "online, any-time"]
-    return markdown(head, [[told, *row] for told, row in zip(names.values(), marked(found), strict=True)])
+    return markdown(head, [[label, *row] for label, row in zip(names.values(), marked(found), strict=True)])
 
 
 def corrupted() -> str:
@@ -105,9 +105,9 @@ def corrupted() -> str:
         "gcr-class-balanced": "GCR, random rows",
     }
     lines = []
-    for name, told in names.items():
+    for name, label in names.items():
         found = [groups.get(f"{kind}/seq-digits-{name}-k100") for kind in kinds]
-        lines.append([told, *("–" if group is None else str(group.mean("accuracy")) for group in found)])
+        lines.append([label, *("–" if group is None else str(group.mean("accuracy")) for group in found)])
     return markdown(["method", *kinds.values()], lines)
 
 
@@ -126,10 +126,10 @@ def causes() -> str:
     )
     groups = read("online-variants")
     lines, tests = [], []
-    for method, buffer, told, name in tried:
+    for method, buffer, label, name in tried:
         cell, group = own[method, buffer], groups[f"seq-cifar10-online-{name}"]
         figures = [str(cell.ours), str(group.mean("accuracy")), f"{cell.paper:.2f}"]
-        lines.append([f"{NAMES[method]}, K = {buffer:,}", told, *figures])
+        lines.append([f"{NAMES[method]}, K = {buffer:,}", label, *figures])
         tests.append([difference(group, cell.group, "accuracy")])
     head = ["cell", "change", "ours", "with the change", "paper", "difference"]
     return markdown(head, [line + row for line, row in zip(lines, marked(tests), strict=True)])
@@ -148,7 +148,48 @@ def as_mammoth() -> str:
     }
     tests = marked([[difference(groups[name], groups[base], "accuracy")] for name, (_, base) in pairs.items()])
     lines = [
-        [told, str(groups[base].mean("accuracy")), str(groups[name].mean("accuracy")), *row]
-        for (name, (told, base)), row in zip(pairs.items(), tests, strict=True)
+        [label, str(groups[base].mean("accuracy")), str(groups[name].mean("accuracy")), *row]
+        for (name, (label, base)), row in zip(pairs.items(), tests, strict=True)
     ]
     return markdown(["change", "without", "with", "difference"], lines)
+
+
+def options() -> str:
+    """Options of memory and methods, minus the same runs without them."""
+    cifar, digits = read("online-variants"), read("digits-variants")
+    gcr = next(c.group for c in cells("accuracy") if (c.setting, c.method, c.group.buffer) == ("online", "gcr", 500))
+    cases = [
+        ("GCR, `kept_weights=relative`", "S-CIFAR-10 online", cifar["seq-cifar10-online-gcr-k500-relative"], gcr),
+        ("GCR, `replace=3`", "S-CIFAR-10 online", cifar["seq-cifar10-online-gcr-k500-replace3"], gcr),
+    ]
+    for option, method, name in (
+        ("GCR, `pool=selector`", "gcr", "gcr-pool-by-selector"),
+        ("GCR, each batch merged, no pool", "gcr", "gcr-merged"),
+        ("GSS, `gradients=whole`", "gss", "gss-whole"),
+        ("iCaRL, `--selector grad-approx`", "icarl", "icarl-grad-approx"),
+    ):
+        for setting, start in (("offline", "seq-digits"), ("online", "seq-digits-online")):
+            if f"{start}-{name}-k100" in digits:
+                base = digits[f"{start}-{method}-k100"]
+                cases.append((option, f"digits {setting}", digits[f"{start}-{name}-k100"], base))
+    metrics = ("accuracy", "anytime", "forgetting")
+    tests = marked([[difference(group, base, metric) for metric in metrics] for _, _, group, base in cases])
+    head = ["option", "scenario", "seeds", "final", "any-time", "forgetting"]
+    starts = [[option, scenario, str(len(group.results))] for option, scenario, group, _ in cases]
+    return markdown(head, [start + row for start, row in zip(starts, tests, strict=True)])
+
+
+def precision() -> str:
+    """Other precisions minus bfloat16 on equal seeds, S-CIFAR-10 online, K = 500."""
+    own = {
+        c.method: c.group
+        for c in cells("accuracy")
+        if (c.setting, c.scenario) == CIFAR_ONLINE and c.group.buffer == 500
+    }
+    groups = read("online-variants")
+    lines = []
+    for method, other in (("er", "fp32"), ("gcr", "tf32")):
+        group = groups[f"seq-cifar10-online-{method}-k500-{other}"]
+        differences = [difference(group, own[method], metric)[1] for metric in ("accuracy", "anytime")]
+        lines.append([f"{NAMES[method]}, {other}", *differences])
+    return markdown(["S-CIFAR-10 online, K = 500, 15 seeds", "final, minus bf16", "any-time, minus bf16"], lines)

@@ -29,8 +29,8 @@ def coverage() -> str:
     for cell in cells("accuracy"):
         row = [f"{DATA[cell.scenario]} {cell.setting}", NAMES[cell.method], f"{cell.group.buffer:,}", str(cell.ours.n)]
         for metric in ("accuracy", "forgetting"):
-            of, told = verdicts.get((metric, id(cell.group)), (None, ""))
-            row += [str(of.ours), f"{of.paper:.2f}", told] if of else [str(cell.group.mean(metric)), "–", "–"]
+            of, label = verdicts.get((metric, id(cell.group)), (None, ""))
+            row += [str(of.ours), f"{of.paper:.2f}", label] if of else [str(cell.group.mean(metric)), "–", "–"]
         rows.append([*row, f"{cell.group.memory_bytes:,}"])
     head = [
         "scenario",
@@ -87,8 +87,8 @@ def selection() -> str:
     for setting, (base, *others) in settings.items():
         assert base is not None
         seeds = "/".join("–" if group is None else str(len(group.results)) for group in (base, *others))
-        for metric, told in (("accuracy", "final"), ("anytime", "any-time")):
-            starts.append([setting, seeds, told, str(base.mean(metric))])
+        for metric, label in (("accuracy", "final"), ("anytime", "any-time")):
+            starts.append([setting, seeds, label, str(base.mean(metric))])
             differences.append([None if group is None else difference(group, base, metric) for group in others])
     return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
 
@@ -120,8 +120,8 @@ def points() -> str:
             real = difference(measured[name], base, "anytime") if name in measured else None
         differences.append([offline, online, real])
     rows = [
-        [f"`{name}`", f"`{text}`", f"`{code}`", *told]
-        for (name, text, code), told in zip(POINTS, marked(differences), strict=True)
+        [f"`{name}`", f"`{text}`", f"`{code}`", *label]
+        for (name, text, code), label in zip(POINTS, marked(differences), strict=True)
     ]
     head = [
         "setting",
@@ -144,13 +144,13 @@ def figures() -> str:
     }
     rows = []
     for (setting, scenario, buffer), group in random.items():
-        told = f"{DATA[scenario]}, {setting}, K = {buffer:,}"
+        label = f"{DATA[scenario]}, {setting}, K = {buffer:,}"
         for method in ("der++", "gcr"):
             cell = found[setting, scenario, method, buffer]
             numbers = [str(cell.ours.n), str(cell.ours), f"{cell.paper:.2f}", f"{cell.group.memory_bytes:,}"]
-            rows.append([told, NAMES[method], *numbers])
+            rows.append([label, NAMES[method], *numbers])
         ours = group.mean("accuracy")
-        rows.append([told, "GCR, random rows", str(ours.n), str(ours), "–", f"{group.memory_bytes:,}"])
+        rows.append([label, "GCR, random rows", str(ours.n), str(ours), "–", f"{group.memory_bytes:,}"])
     return markdown(["scenario", "method", "seeds", "accuracy", "paper", "memory bytes"], rows)
 
 
@@ -158,10 +158,10 @@ def methods() -> str:
     """Every method on digits, and the bytes that its memory holds."""
     groups = read("digits-all")
     rows = []
-    for name, told in NAMES.items():
+    for name, label in NAMES.items():
         pair = [group for group in groups.values() if group.experiment["method"]["name"] == name]
         if pair:
-            rows.append([told, *(str(group.mean("accuracy")) for group in pair), f"{pair[0].memory_bytes:,}"])
+            rows.append([label, *(str(group.mean("accuracy")) for group in pair), f"{pair[0].memory_bytes:,}"])
     return markdown(["method", "offline", "online", "memory bytes"], rows)
 
 
@@ -178,13 +178,13 @@ def variants() -> str:
     cases.append(("S-CIFAR-10 offline, K = 500", ("offline", "seq-cifar10", 500), others))
     lines: list[list[str]] = []
     tests: list[list[tuple[float, str] | None]] = []
-    for told, place, others in cases:
+    for label, place, others in cases:
         cell = own[place]
         default = "default" if place[0] == "online" else "default (released)"
-        lines.append([told, default, str(cell.ours.n), f"{cell.ours}", f"{cell.paper:.2f}"])
+        lines.append([label, default, str(cell.ours.n), f"{cell.ours}", f"{cell.paper:.2f}"])
         tests.append([None, None])
         for name, group in others.items():
-            lines.append([told, name, str(len(group.results)), str(group.mean("accuracy")), f"{cell.paper:.2f}"])
+            lines.append([label, name, str(len(group.results)), str(group.mean("accuracy")), f"{cell.paper:.2f}"])
             tests.append([difference(group, cell.group, metric) for metric in ("accuracy", "anytime")])
     head = ["cell", "variant", "seeds", "accuracy", "paper's figure", "minus default, final", "minus default, any-time"]
     return markdown(head, [line + row for line, row in zip(lines, marked(tests), strict=True)])
@@ -204,5 +204,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "statistics": ("docs/appendix.md", other.statistics),
     "causes": ("docs/appendix.md", other.causes),
     "as-mammoth": ("docs/appendix.md", other.as_mammoth),
+    "options": ("docs/appendix.md", other.options),
+    "precision": ("docs/performance.md", other.precision),
     "corrupted": ("docs/appendix.md", other.corrupted),
 }

@@ -1,11 +1,15 @@
 """Code blocks of the pages run, links resolve, tables equal the raw results, and pages keep to their limits."""
 
+import doctest
+import itertools
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 ROOT = Path(__file__).parents[1]
 README, SITE = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))
@@ -31,6 +35,31 @@ def test_code_blocks_run(page, tmp_path, monkeypatch):
     namespace = {"__name__": "page"}
     for number, block in enumerate(python_blocks(page)):
         exec(compile(block, f"{page.name}, block {number}", "exec", dont_inherit=True), namespace)
+
+
+def commands(page):
+    """The lines of console blocks that call gcr, without comments."""
+    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), re.S | re.M)
+    lines = [shlex.split(line.replace(";", " ; "), comments=True) for block in blocks for line in block.splitlines()]
+    calls = [
+        list(call) for line in lines for last, call in itertools.groupby(line, lambda word: word == ";") if not last
+    ]
+    return [call[1:] for call in calls if call and call[0] == "gcr"]
+
+
+WITH_COMMANDS = [page for page in (README, *SITE, ROOT / "results/README.md") if commands(page)]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=names(WITH_COMMANDS))
+def test_commands_and_options_exist(page):
+    from gcr.cli.main import app
+
+    for words in commands(page):
+        command = typer.main.get_command(app)
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        assert known >= {word for word in words if word.startswith("-")}, (command.name, words)
 
 
 def test_few_blocks_are_left_out():
@@ -68,6 +97,14 @@ def test_the_tables_equal_the_raw_results():
     command = [sys.executable, str(ROOT / "benchmarks/evidence.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_holms_correction(monkeypatch):
+    pytest.importorskip("scipy")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import evidence_runs
+
+    assert doctest.testmod(evidence_runs) == (0, 1)
 
 
 def test_the_demos_table_is_that_of_the_readme():
