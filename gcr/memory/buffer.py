@@ -301,7 +301,7 @@ class Buffer:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over what ``state_dict`` gave, onto this buffer's device. Nothing changes if it does not fit."""
-        columns = checked_columns(self, state)
+        columns = checked_columns(self.capacity, self.candidates, self.columns, state)
         if columns and not self.columns:
             logits = columns.get("logits")
             shape, dtype = tuple(columns["image"].shape[1:]), columns["image"].dtype

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 
 import pytest
 from conftest import HANG_SECONDS, ROOT
@@ -52,6 +53,28 @@ def test_imports_point_downwards(file):
         assert ORDER.index(other) <= ORDER.index(room), f"{room} must not import {other}"
 
 
+def module_file(name):
+    """The file of a dotted name; None where it is not a module of the package."""
+    path = ROOT.joinpath(*name.split("."))
+    return next((f for f in (path.with_suffix(".py"), path / "__init__.py") if f.exists()), None)
+
+
+def imported_files(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gcr":
+            for alias in node.names:
+                yield module_file(f"{node.module}.{alias.name}") or module_file(node.module)
+        elif isinstance(node, ast.Import):
+            yield from (module_file(alias.name) for alias in node.names if alias.name.startswith("gcr."))
+
+
+def test_no_file_imports_itself_by_a_circle():
+    """Imports inside functions and for type checking count too. The root package only names what is elsewhere."""
+    root = ROOT / "gcr/__init__.py"
+    graph = {file: {f for f in imported_files(file) if f not in (None, root)} for file in FILES if file != root}
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+
 def test_select_depends_on_torch_alone():
     for file in (ROOT / "gcr/select").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -64,6 +87,7 @@ def test_select_depends_on_torch_alone():
 
 BARE_TRAINING = """
 import sys
+from graphlib import TopologicalSorter
 sys.modules |= dict.fromkeys(['sklearn', 'scipy', 'typer', 'rich', 'jinja2', 'PIL', 'pyarrow', 'matplotlib', 'pandas'])
 import torch
 from gcr.augment import Views
@@ -82,6 +106,7 @@ print(train(made, net, Sgd(net.parameters(), lr=0.1), Gcr(), memory, 0, Training
 
 NEWLY_IMPORTED = """
 import sys
+from graphlib import TopologicalSorter
 before = set(sys.modules)
 import gcr
 print(*sorted(set(sys.modules) - before))
