@@ -7,6 +7,8 @@ fewer and larger kernels. On a GPU with Triton all of it is a few kernels (``fus
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,6 +23,12 @@ class BatchNorm(nn.BatchNorm2d):
         super().__init__(channels)
         self.num_batches_tracked = None  # only a cumulative average would need it, and it costs a kernel per layer
         self.relu = relu
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *rest: Any
+    ) -> None:
+        """Torch would ask a plain dict for the counter that is not kept here."""
+        super()._load_from_state_dict(state_dict, prefix, {**local_metadata, "version": 2}, *rest)
 
     def forward(self, x: Tensor, sizes: Sizes | None = None, add: Tensor | None = None) -> Tensor:
         """``relu(norm(x) + add)``. In training, each of the ``sizes`` examples in turn is normalised by itself."""

@@ -107,7 +107,7 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
         shape = tuple(about["image_shape"])
         views = Views(**{name: _fixed(value) for name, value in about["views"].items()})
         net = build(about["model"], shape, len(about["class_names"]), seed=0)
-        _fill(net, saved.net)
+        net.load_state_dict(saved.net)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         why = " ".join(str(error).split())
         raise BadInput(f"{file} does not fit this gcr ({why:.200}); load it with the gcr that made it") from None
@@ -126,18 +126,6 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
         about["pixels"],
         where,
     )
-
-
-@torch.no_grad()
-def _fill(net: Network, tensors: dict[str, Tensor]) -> None:
-    """``load_state_dict`` would ask for counters that our normalisation layers do not keep."""
-    own = net.state_dict()
-    if different := own.keys() ^ tensors.keys():
-        raise ValueError(f"it lacks or adds {', '.join(sorted(different))}")
-    for name, tensor in own.items():
-        if tensor.shape != tensors[name].shape:
-            raise ValueError(f"{name} has shape {list(tensors[name].shape)}, not {list(tensor.shape)}")
-        tensor.copy_(tensors[name])
 
 
 def _fixed(value: Any) -> Any:

@@ -37,3 +37,10 @@ def test_weights_depend_on_the_seed_alone():
 def test_unknown_model_says_what_exists():
     with pytest.raises(BadInput, match='did you mean "resnet18"'):
         build("resnet", (3, 32, 32), 10, seed=0)
+
+
+def test_a_plain_dict_of_tensors_loads():
+    """As a file of tensors gives it, without torch's metadata."""
+    ours, other = (build("convnet", (1, 8, 8), 10, seed) for seed in (0, 1))
+    ours.load_state_dict(dict(other.state_dict()))
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), other.parameters(), strict=True))

@@ -95,6 +95,7 @@ WHOLE = gzip.compress((json.dumps(HEADER) + "\n" + json.dumps(LINE) + "\n").enco
         (gzip.compress(json.dumps(LINE).encode()), "no packed runs"),
         (gzip.compress(b'{"format": "gcr-runs", "version": 2}'), "format version 2, this gcr knows version 1"),
     ],
+    ids=["cut", "flipped", "not gzip", "nothing", "empty", "no header", "newer"],
 )
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, content, why):
     (tmp_path / "x.jsonl.gz").write_bytes(content)
