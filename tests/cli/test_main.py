@@ -41,7 +41,7 @@ def refused(done, *parts):
 
 def test_run_as_in_the_help(tmp_path):
     done = gcr(
-        *("run", "seq-digits", "--method", "gcr", "--buffer", "50", "--epochs", "1", "--seeds", "0,1"),
+        *("run", "seq-digits", "--method", "gcr", "--buffer", "50", *QUICK, "--seeds", "0,1"),
         *("--set", "lr=0.03", "--set", "alpha=0.1", "--out", tmp_path),
     )
     assert done.returncode == 0, done.stderr
@@ -282,19 +282,8 @@ def test_table_of_nothing(tmp_path):
 def test_progress_on_a_terminal(tmp_path):
     """On a terminal there is a bar with the runs, the steps and their rate."""
     parent, child = pty.openpty()
-    command = [
-        sys.executable,
-        "-m",
-        "gcr",
-        "run",
-        "seq-digits",
-        "--method",
-        "er",
-        "--epochs",
-        "3",
-        "--out",
-        str(tmp_path),
-    ]
+    options = ["--method", "er", "--epochs", "3", "--model", "mlp", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "gcr", "run", "seq-digits", *options]
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=child, stderr=child)
     os.close(child)
