@@ -167,7 +167,7 @@ def test_tables_name_the_variant_instead_of_its_settings(tmp_path):
     }
     for name, given in kinds.items():
         put_run(tmp_path, gcr(**given), square(50.0), name)
-    groups = {g.folders[0].path.parent.name: g for g in read_runs(tmp_path).groups}
+    groups = {g.folder.name: g for g in read_runs(tmp_path).groups}
     assert distinctions([groups[name] for name in kinds]) == [
         "gamma=0.1",
         "gamma=0.2, variant=paper",
