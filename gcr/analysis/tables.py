@@ -12,7 +12,7 @@ from gcr.experiments.differences import unusual
 from gcr.experiments.names import short_names
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
-IN_COLUMNS = ("memory.buffer", "stream.setting")  # told by a table's columns and title
+IN_COLUMNS = ("memory.buffer", "stream.online")  # told by a table's columns and title
 
 
 def columns(metrics: Sequence[str] = SHOWN) -> list[str]:
@@ -50,7 +50,7 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
             made = group.experiment
             about: dict[str, object] = {
                 "scenario": made.scenario,
-                "setting": made.stream.setting,
+                "regime": made.stream.regime,
                 "method": name,
                 "buffer": group.buffer,
             }

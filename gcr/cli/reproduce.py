@@ -15,6 +15,7 @@ from gcr.cli.options import (
     FormatOption,
     GpusOption,
     NoModelOption,
+    OnlineOption,
     OutOption,
     PackOption,
     PrecisionOption,
@@ -126,7 +127,7 @@ def sweep(
     scenario: Annotated[str, typer.Argument(help="Which tasks; see `gcr scenarios`.")],
     method: Annotated[str, typer.Option("--method", "-m", help="See `gcr methods`; or a row as 'er + grad-approx'.")],
     buffer: Annotated[int | None, typer.Option("--buffer", "-k", help="Examples kept in memory.")] = None,
-    setting: Annotated[str, typer.Option("--setting", help="offline or online: one pass over streams.")] = "offline",
+    online: OnlineOption = False,
     grid: Annotated[
         str, typer.Option("--grid", help="paper, or a TOML file with a list per setting, as lr = [0.01, 0.03].")
     ] = "paper",
@@ -163,11 +164,12 @@ def sweep(
 
     if metric not in (*VIEWS, "both"):
         raise unknown("metric", metric, (*VIEWS, "both"))
-    points = paper_grid(setting, method) if grid == "paper" else read_grid(Path(grid))
+    regime = "online" if online else "offline"
+    points = paper_grid(regime, method) if grid == "paper" else read_grid(Path(grid))
     common = read_settings(settings or []) | ({} if precision is None else {"precision": precision})
     if twice := common.keys() & points.keys():
         raise BadInput(f"{min(twice)} is in the grid and in --set; give it once")
-    search = Search(scenario, setting, method, buffer, points, common, tuple(read_seeds(seeds)))
+    search = Search(scenario, regime, method, buffer, points, common, tuple(read_seeds(seeds)))
     finals = [] if final_seeds == "none" else read_seeds(final_seeds)
     how = Execution(
         device=device,

@@ -109,7 +109,7 @@ def compare(
 
 
 def sheets(found: Beside, alone: str = "") -> list[Sheet]:
-    """A table per scenario, setting, view and metric; its rows by buffer size. ``alone`` marks runs that must not be
+    """A table per scenario, regime, view and metric; its rows by buffer size. ``alone`` marks runs that must not be
     compared with the paper's values: these are left out then, as they are where the paper has none."""
     columns = columns_of(found, alone)
     return [
@@ -131,7 +131,7 @@ def by_sheet(found: Beside, alone: str = "") -> dict[str, list[Row]]:
     for row in found.rows:
         cell = row.cell
         view = cell.view.replace("il", "IL")
-        title = f"{cell.scenario}, {cell.setting}, {view} {METRICS[cell.metric]}{mark}"
+        title = f"{cell.scenario}, {cell.regime}, {view} {METRICS[cell.metric]}{mark}"
         split.setdefault(title, []).append(row)
     return {title: sorted(members, key=lambda row: row.cell.buffer) for title, members in split.items()}
 
@@ -148,7 +148,7 @@ def _record(row: Row) -> dict[str, object]:
     return {
         "table": row.cell.table,
         "scenario": row.cell.scenario,
-        "setting": row.cell.setting,
+        "regime": row.cell.regime,
         "view": row.cell.view,
         "metric": row.cell.metric,
         "method": row.name,
@@ -204,7 +204,7 @@ def _yes_no(value: bool | None) -> str | None:
 
 def _place_of_cell(cell: Cell) -> tuple[object, ...]:
     about = paper.label(cell.method)
-    return cell.scenario, cell.setting, about.method, about.selector, cell.buffer
+    return cell.scenario, cell.regime, about.method, about.selector, cell.buffer
 
 
 def _place_of_group(group: Group) -> tuple[object, ...]:
@@ -214,7 +214,7 @@ def _place_of_group(group: Group) -> tuple[object, ...]:
         buffer = made.memory.buffer
         if made.memory.selector.name != made.method.default_selector:
             selector = made.memory.selector.name
-    return made.scenario, made.stream.setting, made.method.name, selector, buffer
+    return made.scenario, made.stream.regime, made.method.name, selector, buffer
 
 
 def _test_notes(bests: Sequence[Best]) -> list[str]:

@@ -32,13 +32,13 @@ from gcr.settings import BadInput
 
 VALIDATION = 0.1  # share of the training images that a search judges by
 VIEWS = ("class-il", "task-il")
-NOT_SEARCHED = ("buffer", "setting", "validation")  # what a search is told, or does
+NOT_SEARCHED = ("buffer", "online", "validation")  # what a search is told, or does
 
 
 @dataclass(frozen=True)
 class Search:
     scenario: str
-    setting: str
+    regime: str
     method: str  # a row of the paper's tables, or any method
     buffer: int | None  # None: the scenario's, or none at all
     grid: Mapping[str, Sequence[Any]] = field(hash=False)
@@ -69,7 +69,7 @@ class Search:
         return Job(experiment, RunFolder.of(out, experiment, run_name(experiment, {**values, **self.common})))
 
     def _experiment(self, values: Mapping[str, Any], seed: int) -> Experiment:
-        return compose_label(self.scenario, self.setting, self.method, self.buffer, seed, {**values, **self.common})
+        return compose_label(self.scenario, self.regime, self.method, self.buffer, seed, {**values, **self.common})
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def write_choice(search: Search, choice: Choice, out: Path, views: Sequence[str]
     settings = experiment.by_name  # as numbers
     told = {
         "scenario": search.scenario,
-        "setting": search.setting,
+        "regime": search.regime,
         "method": search.method,
         "buffer": search.buffer,
         "grid": {key: list(values) for key, values in search.grid.items()},
@@ -163,7 +163,7 @@ def variant_name(experiment: Experiment, variant: Mapping[str, str], name: str |
     >>> variant_name(compose("seq-digits", "er", overrides=changed), changed)
     'seq-digits-er-k50-lr0.1'
     """
-    said = () if name else ("buffer", "selector", "setting")
+    said = () if name else ("buffer", "selector", "online")
     values = experiment.by_name
     return run_name(experiment, {key: values.get(key, text) for key, text in variant.items() if key not in said}, name)
 
@@ -174,11 +174,11 @@ def _short(value: Any) -> str:
 
 
 def compose_label(
-    scenario: str, setting: str, method: str, buffer: int | None, seed: int, overrides: Mapping[str, Any]
+    scenario: str, regime: str, method: str, buffer: int | None, seed: int, overrides: Mapping[str, Any]
 ) -> Experiment:
     """An experiment of a row of the paper's tables ("er + grad-approx"), or of any method."""
     about = label_of(method)
-    given = {"setting": setting} | ({} if buffer is None else {"buffer": buffer})
+    given = {"online": regime == "online"} | ({} if buffer is None else {"buffer": buffer})
     return compose(scenario, about.method, seed=seed, selector=about.selector, overrides={**overrides, **given})
 
 
@@ -187,10 +187,10 @@ def label_of(method: str) -> Label:
     return known[method] if method in known else Label(method, method, method, None, method, {}, {})
 
 
-def paper_grid(setting: str, method: str) -> dict[str, tuple[Any, ...]]:
+def paper_grid(regime: str, method: str) -> dict[str, tuple[Any, ...]]:
     """What the paper searched; rows that take another's values take its grid, without what makes the row."""
     about = label_of(method)
-    found = paper.grid(setting, about.values_of)
+    found = paper.grid(regime, about.values_of)
     return {key: values for key, values in found.items() if key not in about.fixed}
 
 

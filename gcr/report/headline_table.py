@@ -54,7 +54,7 @@ class HeadlineTable:
 
 def facet_of(row: CellRow, facets: Facets) -> int:
     cell = row.cell
-    return facets.number(cell.scenario, cell.setting, str(cell.buffer), cell.method, row.name)
+    return facets.number(cell.scenario, cell.regime, str(cell.buffer), cell.method, row.name)
 
 
 def view_of(row: CellRow) -> str:

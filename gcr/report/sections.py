@@ -1,4 +1,4 @@
-"""A section of the page: the groups of one scenario, setting and buffer size, which may share a chart.
+"""A section of the page: the groups of one scenario, regime and buffer size, which may share a chart.
 
 Groups without memory stand in the sections of every buffer size of their scenario, to compare with.
 """
@@ -96,11 +96,11 @@ def show(groups: Sequence[Group], facets: Facets) -> list[Shown]:
 def overview(shown: Sequence[Shown], serves: Callable[[Group], str] | None = None) -> Table:
     """A row per group: all that `gcr table` says, and which views of the page's table it ``serves``."""
     metrics = [(view, metric) for view in VIEWS for metric in ("accuracy", "forgetting")]
-    columns = ["method", "scenario", "setting", *(["serves"] if serves else []), "K", "seeds"]
+    columns = ["method", "scenario", "regime", *(["serves"] if serves else []), "K", "seeds"]
     rows = []
     for one in shown:
         made = one.group.experiment
-        words = [Cell(one.name), Cell(made.scenario), Cell(_setting(made.stream))]
+        words = [Cell(one.name), Cell(made.scenario), Cell(_regime(made.stream))]
         words += [Cell(serves(one.group) or MISSING)] if serves else []
         numbers = [mean_cell(one.group.spread(view, metric)) for view, metric in metrics]
         seeds = Cell(str(len(one.group.seeds)), len(one.group.seeds))
@@ -108,7 +108,7 @@ def overview(shown: Sequence[Shown], serves: Callable[[Group], str] | None = Non
         rows.append(Row(one.facet, [*words, buffer_cell(buffer_text(made)), seeds, *numbers, *cost]))
     columns += [f"{VIEWS[view]} {METRICS[metric]}" for view, metric in metrics]
     table = Table("all results", [*columns, "seconds"], rows, words=4 if serves else 3)
-    return table.without_constant(("scenario", "setting", "K"))
+    return table.without_constant(("scenario", "regime", "K"))
 
 
 def sections(shown: Sequence[Shown], galleries: dict[int, Gallery]) -> list[Section]:
@@ -123,7 +123,7 @@ def sections(shown: Sequence[Shown], galleries: dict[int, Gallery]) -> list[Sect
         sizes = sorted({memory.buffer for memory in memories if memory})
         for size in sizes or (None,):
             alike = [one for one in members if (m := one.group.experiment.memory) is None or m.buffer == size]
-            where = f"{scenario}, {_setting(stream)}"
+            where = f"{scenario}, {_regime(stream)}"
             title = f"{where}, K = {size}" if size is not None else f"{where}, without memory"
             anchor = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "runs"
             while anchor in anchors:
@@ -233,16 +233,16 @@ def _by_stream(groups: Sequence[Group]) -> dict[tuple[str, Stream], list[Group]]
     return split
 
 
-def _setting(stream: Stream) -> str:
+def _regime(stream: Stream) -> str:
     """offline or online, and what else is not as usual.
 
-    >>> _setting(Stream(setting="online", stream=300))
+    >>> _regime(Stream(online=True, stream=300))
     'online, stream=300'
     """
-    plain = Stream(setting=stream.setting)
+    plain = Stream(online=stream.online)
     unusual = [
         f"{f.name}={getattr(stream, f.name)}"
         for f in fields(stream)
         if getattr(stream, f.name) != getattr(plain, f.name)
     ]
-    return ", ".join([stream.setting, *unusual]) or MISSING
+    return ", ".join([stream.regime, *unusual]) or MISSING

@@ -263,7 +263,7 @@ def test_table_in_other_formats(made):
     assert r"er & 100 & 3 & 90.00 $\pm$ 0.58 &" in here("table", made, "--format", "latex").stdout
     lines = here("table", made, "--format", "csv", "--metrics", "accuracy").stdout.splitlines()
     assert len(lines) == 1 + 2 * 2
-    assert lines[0].startswith("scenario,setting,method,buffer,view,metric,mean")
+    assert lines[0].startswith("scenario,regime,method,buffer,view,metric,mean")
     refused(here("table", made, "--format", "html"), 'unknown format "html"')
 
 
@@ -317,7 +317,7 @@ def test_progress_on_a_terminal(tmp_path):
 
 def test_several_methods_online_in_one_table(tmp_path):
     done = here(
-        *("run", "seq-digits", "--method", "finetune,er,gcr", "--setting", "online", "--stream", "700"),
+        *("run", "seq-digits", "--method", "finetune,er,gcr", "--online", "--stream", "700"),
         *("--model", "mlp", "--buffer", "50", "--processes", "1", "--out", tmp_path),
     )
     assert done.returncode == 0, done.stderr
@@ -336,9 +336,9 @@ def test_settings_that_do_not_go_together(tmp_path):
     def run(*arguments):
         return here("run", "seq-digits", "--out", tmp_path, *arguments)
 
-    refused(run("--setting", "online", "--stream", "8"), "stream must be >= batch, which is 10, got 8")
-    refused(run("--setting", "online", "--epochs", "3"), "epochs must be 1 in the online setting, got 3")
-    refused(run("--setting", "sometimes"), "setting must be one of offline, online")
+    refused(run("--online", "--stream", "8"), "stream must be >= batch, which is 10, got 8")
+    refused(run("--online", "--epochs", "3"), "epochs must be 1 online, got 3")
+    refused(run("--set", "online=sometimes"), 'online must be true or false, got "sometimes"')
     refused(run("--method", "er,gcr", "--selector", "herding"), "--selector is for one method at a time")
     refused(run("--method", "er,grc"), 'unknown method "grc" (did you mean "gcr"?)')
     refused(run("--pack", "many"), 'pack must be auto or a whole number from 1 on, got "many"')

@@ -203,4 +203,4 @@ def test_1530_results_are_read_once(tmp_path, monkeypatch):
     text = markdown(sheets(found), found.notes)
     assert text.count("missing") == 48
     assert counts["texts"] == 2 * 1530
-    assert counts["experiments"] == 102
+    assert counts["experiments"] == 92  # class-IL and task-IL share some of the chosen values

@@ -104,7 +104,7 @@ def test_tables_that_repeat_others_agree_with_them():
 @pytest.mark.parametrize("table", paper.tables())
 def test_every_cell_has_chosen_values(table):
     for cell in paper.cells(table):
-        found = paper.chosen(cell.setting, cell.view, cell.scenario, cell.method, cell.buffer)
+        found = paper.chosen(cell.regime, cell.view, cell.scenario, cell.method, cell.buffer)
         assert "lr" in found.overrides
         plain = cell.method in ("er", "gem", "gss", "icarl", "mir", "der++", "gcr")
         named = cell.scenario in ("seq-cifar10", "seq-cifar100", "seq-tinyimagenet")
@@ -138,9 +138,9 @@ def test_chosen_values_of_ours_say_what_was_taken():
 
 def test_what_was_chosen_was_searched():
     for cell in ALL:
-        found = paper.chosen(cell.setting, cell.view, cell.scenario, cell.method, cell.buffer)
+        found = paper.chosen(cell.regime, cell.view, cell.scenario, cell.method, cell.buffer)
         if cell.method in ("er", "gem", "gss", "icarl", "mir", "der++", "gcr"):
-            searched = paper.grid(cell.setting, cell.method)
+            searched = paper.grid(cell.regime, cell.method)
             for name, chosen in found.overrides.items():
                 assert chosen in searched.get(name, (32,)), (cell, name)
     sizes = {method: len(paper.grid("online", method)["lr"]) for method in ("er", "gss", "mir", "gcr")}

@@ -27,7 +27,7 @@ def test_scenarios_settings_and_buffers_are_apart(tmp_path):
     put_run(tmp_path, experiment_of("er", buffer=20), square(50.0))
     put_run(tmp_path, experiment_of("er", buffer=100), square(60.0))
     put_run(tmp_path, experiment_of("finetune"), square(20.0))
-    put_run(tmp_path, experiment_of("er", buffer=20, setting="online", stream=300), square(30.0))
+    put_run(tmp_path, experiment_of("er", buffer=20, online=True, stream=300), square(30.0))
     put_run(tmp_path, experiment_of("er", buffer=20, class_order=3), square(55.0), name="order")
     found = {section.title: [one.name for one in section.shown] for section in sections_of(tmp_path)}
     assert found == {
@@ -59,9 +59,7 @@ def test_offline_curve_is_over_the_tasks_learned_so_far(tmp_path):
 
 
 def test_online_curve_is_over_all_tasks(tmp_path):
-    put_run(
-        tmp_path, experiment_of("er", setting="online", stream=700, tasks=2), [[80.0, 0.0], [70.0, 10.0], [30.0, 50.0]]
-    )
+    put_run(tmp_path, experiment_of("er", online=True, stream=700, tasks=2), [[80.0, 0.0], [70.0, 10.0], [30.0, 50.0]])
     (section,) = sections_of(tmp_path)
     assert [of.mean for of in section.charts[0].curves[0].curve.means] == [40.0, 40.0, 40.0]
     assert section.over_all_tasks

@@ -13,10 +13,10 @@ from torch.optim import SGD, AdamW, NAdam, RMSprop
 from gcr.memory import Policy
 from gcr.methods import Er, Finetune, Gcr
 from gcr.models import build
+from gcr.runs.local import set_kernels
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, How, Run, Sgd, Training, train
-from gcr.runs.local import set_kernels
 from gcr.training.optimizer import make_capturable
 from gcr.training.randomness import EpochDraws
 from gcr.training.schedule import make_schedule
