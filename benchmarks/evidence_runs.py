@@ -108,7 +108,7 @@ def cells(metric: str) -> list[Cell]:
             reservoir = method == "gcr" and group.experiment["memory"]["selector"]["name"] == "reservoir"
             method = "gcr + reservoir" if reservoir else method
             table = "ablation" if reservoir else f"{regime}-{metric}"
-            wanted = {"view": "class-il", "scenario": group.experiment["scenario"], "metric": metric}
+            wanted = {"protocol": "class-il", "scenario": group.experiment["scenario"], "metric": metric}
             for cell in paper.find(table, method=method, buffer=group.buffer, **wanted):
                 if cell.mean is not None:
                     found.append(Cell(regime, cell.scenario, method, group, metric, cell.mean))

@@ -39,7 +39,9 @@ def reproduce(
     scenario: Annotated[str | None, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = None,
     method: Annotated[str | None, typer.Option("--method", "-m", help="Only these rows, as er,gcr.")] = None,
     buffer: Annotated[str | None, typer.Option("--buffer", "-k", help="Only these buffer sizes, as 200,500.")] = None,
-    view: Annotated[str | None, typer.Option("--view", help="Only class-il or task-il, with its values' runs.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", help="Only class-il or task-il, with its values' runs.")
+    ] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help="As 0,1,2 or 0-4; 15 of them if not given.")] = None,
     values: Annotated[
         str | None,
@@ -80,7 +82,7 @@ def reproduce(
 
     `gcr reproduce offline-accuracy --dry-run`
 
-    `gcr reproduce offline-accuracy --scenario seq-cifar10 --method der++,gcr --buffer 500 --view class-il --seeds 0-4`
+    `gcr reproduce offline-accuracy --scenario seq-cifar10 --method der++,gcr --buffer 500 --protocol class-il`
     """
     from gcr.cli import dry_run as listing
     from gcr.cli import reproducing
@@ -92,7 +94,7 @@ def reproduce(
         scenarios=read_words("scenario", scenario),
         methods=read_words("method", method),
         buffers=read_buffers(buffer),
-        views=tuple(word.lower() for word in read_words("view", view)),
+        protocols=tuple(word.lower() for word in read_words("protocol", protocol)),
         seeds=tuple(read_seeds(seeds)) if seeds is not None else (),
         values=values or "",
         epochs_scale=epochs_scale,
@@ -159,11 +161,11 @@ def sweep(
     Example: `gcr sweep seq-digits --method er --buffer 50 --grid mine.toml --seeds 0,1 --final-seeds 0-4`
     """
     from gcr.cli import reproducing
-    from gcr.paper.grid_search import VIEWS, Search, paper_grid, read_grid
+    from gcr.paper.grid_search import PROTOCOLS, Search, paper_grid, read_grid
     from gcr.runs.job import Execution
 
-    if metric not in (*VIEWS, "both"):
-        raise unknown("metric", metric, (*VIEWS, "both"))
+    if metric not in (*PROTOCOLS, "both"):
+        raise unknown("metric", metric, (*PROTOCOLS, "both"))
     regime = "online" if online else "offline"
     points = paper_grid(regime, method) if grid == "paper" else read_grid(Path(grid))
     common = read_settings(settings or []) | ({} if precision is None else {"precision": precision})
@@ -182,4 +184,4 @@ def sweep(
         track=track,
         model=not no_model,
     )
-    return reproducing.sweep(search, VIEWS if metric == "both" else (metric,), finals, out_folder, how)
+    return reproducing.sweep(search, PROTOCOLS if metric == "both" else (metric,), finals, out_folder, how)

@@ -39,7 +39,7 @@ FIXED = {
 
 
 def experiment(cell: Cell, seed: int, values: Mapping[str, Any] | None = None) -> Experiment:
-    """What has to be run for a cell, with the values chosen for its view: the paper's, or ``values``."""
+    """What has to be run for a cell, with the values chosen for its protocol: the paper's, or ``values``."""
     about = label(cell.method)
     if values is None:
         values = chosen(*cell.place).overrides

@@ -51,7 +51,7 @@ class Request:
     precision: str | None = None
     variant: str | None = None  # of GCR: paper or released
     trial_seeds: tuple[int, ...] = (0,)
-    views: tuple[str, ...] = ()  # class-il, task-il: each has values, and so runs, of its own
+    protocols: tuple[str, ...] = ()  # class-il, task-il: each has values, and so runs, of its own
 
     def __post_init__(self) -> None:
         if not 0 < self.epochs_scale <= 1:
@@ -75,7 +75,7 @@ class Plan:
     out: Path
     table: Table  # with the cells that were asked for
     seeds: tuple[int, ...]
-    searches: dict[Place, Search]  # by place; places of two views share one. Empty with the paper's values
+    searches: dict[Place, Search]  # by place; places of two protocols share one. Empty with the paper's values
     chosen: dict[Place, dict[str, Any]]
 
     @property
@@ -226,7 +226,7 @@ def _asked_for(cell: paper.Cell, request: Request) -> bool:
         (not request.scenarios or cell.scenario in request.scenarios)
         and (not request.methods or cell.method in request.methods)
         and (not request.buffers or cell.buffer in request.buffers)
-        and (not request.views or cell.view in request.views)
+        and (not request.protocols or cell.protocol in request.protocols)
     )
 
 
@@ -236,7 +236,7 @@ def _check_filters(table: Table, request: Request) -> None:
         "scenario": (request.scenarios, list(dict.fromkeys(cell.scenario for cell in table.cells))),
         "method": (request.methods, list(dict.fromkeys(cell.method for cell in table.cells))),
         "buffer": (request.buffers, sorted({cell.buffer for cell in table.cells})),
-        "view": (request.views, list(dict.fromkeys(cell.view for cell in table.cells))),
+        "protocol": (request.protocols, list(dict.fromkeys(cell.protocol for cell in table.cells))),
     }
     for name, (asked, known) in has.items():
         if strange := [str(value) for value in asked if value not in known]:

@@ -4,7 +4,7 @@ The TOML files beside this one are a transcription of "GCR: Gradient Coreset Bas
 Learning" (CVPR 2022); their ``notes`` say where it contradicts itself. ``spread`` is the number after ±: the paper
 calls it the SEM, but seeds spread as if it were the standard deviation, so nothing is tested with it.
 
->>> cell = find("offline-accuracy", view="class-il", scenario="seq-cifar10", method="gcr", buffer=500)[0]
+>>> cell = find("offline-accuracy", protocol="class-il", scenario="seq-cifar10", method="gcr", buffer=500)[0]
 >>> cell.mean, cell.spread, cell.bold
 (74.69, 0.85, True)
 >>> chosen("offline", "class-il", "seq-cifar10", "gcr", 500).overrides
@@ -41,7 +41,7 @@ OURS = ("demo-table",)  # in the form of the paper's tables, without values of i
 OTHER_NAMES = {"imagenet1k": "imagenet"}
 NEAREST = "seq-cifar100"  # whose values a scenario takes for which the paper names none
 
-Place = tuple[str, str, str, str, int]  # regime, view, scenario, method, buffer
+Place = tuple[str, str, str, str, int]  # regime, protocol, scenario, method, buffer
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Cell:
     table: str
     scenario: str
     regime: str  # offline or online
-    view: str  # class-il or task-il
+    protocol: str  # class-il or task-il
     method: str  # one of ``labels()``
     buffer: int
     metric: str  # accuracy or forgetting, in percent
@@ -62,12 +62,12 @@ class Cell:
     @property
     def column(self) -> tuple[str, str, str, str, int]:
         """What the cells have in common that compete for bold."""
-        return self.scenario, self.regime, self.view, self.metric, self.buffer
+        return self.scenario, self.regime, self.protocol, self.metric, self.buffer
 
     @property
     def place(self) -> Place:
         """What the cells have in common that one search and its runs serve."""
-        return self.regime, self.view, self.scenario, self.method, self.buffer
+        return self.regime, self.protocol, self.scenario, self.method, self.buffer
 
     def __str__(self) -> str:
         if self.mean is None:
@@ -183,7 +183,7 @@ def printed_scenario(scenario: str) -> str:
     return str(_load("methods")["scenarios"].get(scenario, scenario))
 
 
-def chosen(regime: str, view: str, scenario: str, method: str, buffer: int) -> Chosen:
+def chosen(regime: str, protocol: str, scenario: str, method: str, buffer: int) -> Chosen:
     """The values that the paper's search chose; where it names none, those of the nearest case it has.
 
     >>> chosen("offline", "class-il", "seq-imagenet1k", "er", 1000)
@@ -193,10 +193,10 @@ def chosen(regime: str, view: str, scenario: str, method: str, buffer: int) -> C
     by_regime = _load("chosen")
     if regime not in by_regime:
         raise unknown("regime", regime, by_regime)
-    if view not in ("class-il", "task-il"):
-        raise unknown("view", view, ("class-il", "task-il"))
-    taken_view = view if view in by_regime[regime] else "class-il"  # online there is one search
-    by_scenario = by_regime[regime][taken_view].get(about.values_of)
+    if protocol not in ("class-il", "task-il"):
+        raise unknown("protocol", protocol, ("class-il", "task-il"))
+    taken_protocol = protocol if protocol in by_regime[regime] else "class-il"  # online there is one search
+    by_scenario = by_regime[regime][taken_protocol].get(about.values_of)
     if by_scenario is None:
         raise BadInput(f"the paper has no {regime} values for {method}; give your own")
     taken = scenario if scenario in by_scenario else NEAREST
@@ -205,7 +205,7 @@ def chosen(regime: str, view: str, scenario: str, method: str, buffer: int) -> C
     reasons = [label(about.values_of).printed] if about.values_of != method else []
     if (taken, nearest) != (scenario, buffer):
         reasons.append(f"{printed_scenario(taken)} at K = {nearest}")
-    if taken_view != view:
+    if taken_protocol != protocol:
         reasons.append("the one online search")
     overrides = label(about.values_of).rename(by_scenario[taken][str(nearest)]) | dict(about.fixed)
     return Chosen(overrides, bool(reasons), ", ".join(reasons))

@@ -13,9 +13,9 @@ def put(out, method, seed, accuracy, name=None, **overrides):
     experiment = compose("seq-digits", method, seed=seed, overrides=overrides)
     folder = RunFolder.of(out, experiment, name)
     folder.begin(experiment)
-    view = {"matrix": [[accuracy] * 5] * 5, "accuracy": accuracy, "forgetting": 1.0}
+    protocol = {"matrix": [[accuracy] * 5] * 5, "accuracy": accuracy, "forgetting": 1.0}
     folder.finish(
-        {"class_il": view, "task_il": view, "seconds": 2.0, "steps": 9, "device": "cpu", "versions": {}}, None
+        {"class_il": protocol, "task_il": protocol, "seconds": 2.0, "steps": 9, "device": "cpu", "versions": {}}, None
     )
     return folder
 
@@ -106,7 +106,7 @@ def test_sheets_and_records(tmp_path):
         "regime": "offline",
         "method": "er",
         "buffer": 100,
-        "view": "class-il",
+        "protocol": "class-il",
         "metric": "accuracy",
         "mean": 11.0,
         "sem": pytest.approx(1.0),

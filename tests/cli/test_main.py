@@ -195,7 +195,7 @@ def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
     assert here(*command, "--vary", "lr=0.01,0.1", "--processes", "1", "--out", tmp_path).returncode == 0
     folders = [tmp_path / f"seq-digits-er-k100-lr{lr}" for lr in (0.1, 0.01)]
     done = here("compare", *folders, "--metrics", "accuracy", "--format", "csv")
-    assert done.stdout.startswith("view,metric,first,second,difference,sem,n,p,effect\nclass-il,accuracy,")
+    assert done.stdout.startswith("protocol,metric,first,second,difference,sem,n,p,effect\nclass-il,accuracy,")
     assert "they differ in optimizer.lr (0.1, 0.01)" in here("compare", *folders).stdout
     refused(here("compare", *folders, "--metrics", "speed"), 'unknown metric "speed"')
     refused(here("compare", folders[0], tmp_path), "holds 2 experiments")
@@ -263,7 +263,7 @@ def test_table_in_other_formats(made):
     assert r"er & 100 & 3 & 90.00 $\pm$ 0.58 &" in here("table", made, "--format", "latex").stdout
     lines = here("table", made, "--format", "csv", "--metrics", "accuracy").stdout.splitlines()
     assert len(lines) == 1 + 2 * 2
-    assert lines[0].startswith("scenario,regime,method,buffer,view,metric,mean")
+    assert lines[0].startswith("scenario,regime,method,buffer,protocol,metric,mean")
     refused(here("table", made, "--format", "html"), 'unknown format "html"')
 
 

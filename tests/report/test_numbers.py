@@ -193,7 +193,7 @@ def test_unreadable_results_are_named_and_counted(tmp_path):
 
 
 def cell_of(method, buffer=500):
-    (cell,) = paper.find("offline-accuracy", view="class-il", scenario="seq-cifar10", method=method, buffer=buffer)
+    (cell,) = paper.find("offline-accuracy", protocol="class-il", scenario="seq-cifar10", method=method, buffer=buffer)
     return cell
 
 
@@ -226,7 +226,7 @@ def test_no_scatter_where_nothing_repeats_the_paper(tmp_path):
 def test_the_papers_1530_runs_make_a_page_in_seconds(tmp_path):
     for cell in paper.table("offline-accuracy").cells:
         for seed in range(15):
-            name = f"{cell.scenario}-{cell.method}-{cell.view}-{cell.buffer}"
+            name = f"{cell.scenario}-{cell.method}-{cell.protocol}-{cell.buffer}"
             put_run(tmp_path, paper.experiment(cell, seed), square(cell.mean + seed / 10), name)
     runs = read_runs(tmp_path)
     assert sum(len(group.seeds) for group in runs.groups) == 1530

@@ -75,7 +75,7 @@ def test_opens_whole_quiet_and_alone(browser, page, width, dark):
         cells: document.querySelectorAll('table.map td').length,
         selections: document.querySelectorAll('details.buffer tbody tr').length,
     })""")
-    # finetune and joint stand in both offline sections: 4 + 3 + 1 groups, each in two views
+    # finetune and joint stand in both offline sections: 4 + 3 + 1 groups, each in two protocols
     assert seen == {
         "rows": 6,
         "sections": 3,
@@ -161,7 +161,7 @@ def test_a_curve_under_the_pointer_stands_out(browser, page):
     browser.open(page.as_uri())
     legend = "[...document.querySelectorAll('.legend li')].find(li => li.textContent === 'gcr')"
     browser.do(f"{legend}.dispatchEvent(new PointerEvent('pointerover', {{ bubbles: true }}))")
-    assert browser.do("document.querySelectorAll('.dim .curve.lit').length") == 2  # in both views
+    assert browser.do("document.querySelectorAll('.dim .curve.lit').length") == 2  # in both protocols
 
 
 def test_text_stays_text(browser, evil_page):
