@@ -21,8 +21,8 @@ def completed(path: Path, run_one: Callable[..., Row], wanted: list[Row], proces
     """All rows, after ``run_one(**one, **same)`` for each of ``wanted`` that none of them agrees with."""
     rows = read(path)
     missing = [one for one in wanted if not any(one.items() <= row.items() for row in map(_plain, rows))]
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = [pool.submit(run_one, **one, **same) for one in missing]
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as executor:
+        futures = [executor.submit(run_one, **one, **same) for one in missing]
         for done, future in enumerate(as_completed(futures), 1):
             rows.append(future.result())
             temporary = path.with_suffix(".part")

@@ -33,7 +33,7 @@ from gcr.methods import METHODS, Batch
 from gcr.models import build
 from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.select.cuda_graph import capture
-from gcr.training import How, Run, own_stream, pack
+from gcr.training import How, Run, own_cuda_stream, pack
 from gcr.training.numerics import computing
 
 TASKS = 5
@@ -107,7 +107,7 @@ def network_alone(run: Run, scenario: Scenario) -> Iterator[bool]:
 def gigaflops_a_step(run: Run) -> float:
     """Multiplications and additions of matrix products and convolutions, counted in an eager step with replay."""
     steps = steps_of(run)
-    with own_stream(run.device):
+    with own_cuda_stream(run.device):
         for _ in islice(steps, 3):
             pass
         with FlopCounterMode(display=False) as counter:

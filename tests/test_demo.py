@@ -69,7 +69,7 @@ def test_seed_0_of_the_demo_has_its_recorded_digest(demo, method):
 
 
 def test_an_online_run_has_its_recorded_digest(tmp_path):
-    experiment = compose("seq-digits", "gcr", seed=0, overrides={"setting": "online"})
+    experiment = compose("seq-digits", "gcr", seed=0, overrides={"online": True})
     folder = RunFolder.of(tmp_path, experiment)
     errors = []
     run_job(0, Job(experiment, folder), Execution(device="cpu"), lambda event: errors.append(event.error))

@@ -21,7 +21,7 @@ from gcr.settings import BadInput, unknown
 
 StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
 
-VIEWS = {"class_il": "class-IL", "task_il": "task-IL"}
+PROTOCOLS = {"class_il": "class-IL", "task_il": "task-IL"}
 METRICS = {
     "accuracy": "accuracy",
     "forgetting": "forgetting",
@@ -58,13 +58,13 @@ class Group:
         """K; None without memory."""
         return self.experiment.memory.buffer if self.experiment.memory else None
 
-    def spread(self, view: str, metric: str) -> Spread | None:
-        """``view`` is class_il or task_il, ``metric`` one of ``METRICS``. None where a run does not have it."""
-        return spread([result[view].get(metric) for result in self.results])
+    def spread(self, protocol: str, metric: str) -> Spread | None:
+        """``protocol`` is class_il or task_il, ``metric`` one of ``METRICS``. None where a run does not have it."""
+        return spread([result[protocol].get(metric) for result in self.results])
 
-    def by_seed(self, view: str, metric: str) -> dict[int, float]:
+    def by_seed(self, protocol: str, metric: str) -> dict[int, float]:
         """The runs that have the metric."""
-        values = {seed: result[view].get(metric) for seed, result in zip(self.seeds, self.results, strict=True)}
+        values = {seed: result[protocol].get(metric) for seed, result in zip(self.seeds, self.results, strict=True)}
         return {seed: value for seed, value in values.items() if value is not None}
 
     @property
@@ -237,19 +237,21 @@ def _read_experiment(run: StoredRun, known: dict[str, Experiment]) -> Experiment
 
 
 def check_result(result: Any) -> None:
-    """Refuse what is not a result: the two views with their matrices and metrics, and how the run was made."""
+    """Refuse what is not a result: the two protocols with their matrices and metrics, and how the run was made."""
     kinds = {"class_il": dict, "task_il": dict, "seconds": float, "steps": int, "device": str, "versions": dict}
     _check_fields(result, kinds, "result")
-    for view in VIEWS:
-        _check_fields(result[view], {"matrix": list, "accuracy": float, "forgetting": None}, view)
+    for protocol in PROTOCOLS:
+        _check_fields(result[protocol], {"matrix": list, "accuracy": float, "forgetting": None}, protocol)
         for metric in METRICS:
-            if result[view].get(metric) is not None and not _is_number(result[view][metric]):
-                raise BadInput(f"{view}.{metric} must be a finite number or null, got {result[view][metric]!r:.40}")
-        matrix = result[view]["matrix"]
+            if result[protocol].get(metric) is not None and not _is_number(result[protocol][metric]):
+                raise BadInput(
+                    f"{protocol}.{metric} must be a finite number or null, got {result[protocol][metric]!r:.40}"
+                )
+        matrix = result[protocol]["matrix"]
         if not matrix or not all(isinstance(row, list) and len(row) == len(matrix[0]) > 0 for row in matrix):
-            raise BadInput(f"{view}.matrix must be rows of equal length")
+            raise BadInput(f"{protocol}.matrix must be rows of equal length")
         if not all({int, float}.issuperset(map(type, row)) and all(map(math.isfinite, row)) for row in matrix):
-            raise BadInput(f"{view}.matrix must be finite numbers")
+            raise BadInput(f"{protocol}.matrix must be finite numbers")
 
 
 def _check_fields(values: Any, kinds: Mapping[str, type | None], name: str) -> None:

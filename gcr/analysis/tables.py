@@ -6,24 +6,30 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gcr.analysis.formats import Entry, Sheet
-from gcr.analysis.load import METRICS, VIEWS, Group
+from gcr.analysis.load import METRICS, PROTOCOLS, Group
 from gcr.experiments import variants
 from gcr.experiments.differences import unusual
 from gcr.experiments.names import short_names
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
-IN_COLUMNS = ("memory.buffer", "stream.setting")  # told by a table's columns and title
+IN_COLUMNS = ("memory.buffer", "stream.online")  # told by a table's columns and title
 
 
 def columns(metrics: Sequence[str] = SHOWN) -> list[str]:
-    return ["method", "K", "seeds", *(f"{view} {METRICS[m]}" for view in VIEWS.values() for m in metrics), "seconds"]
+    return [
+        "method",
+        "K",
+        "seeds",
+        *(f"{protocol} {METRICS[m]}" for protocol in PROTOCOLS.values() for m in metrics),
+        "seconds",
+    ]
 
 
 def table(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence[str] = ()) -> list[list[str]]:
     """A row of text per group, under ``columns``: mean ± SEM over seeds. ``always``: settings that rows must tell."""
     rows = []
     for name, group in zip(row_names(groups, always), groups, strict=True):
-        spreads = [group.spread(view, metric) for view in VIEWS for metric in metrics]
+        spreads = [group.spread(protocol, metric) for protocol in PROTOCOLS for metric in metrics]
         seconds = f"{group.seconds.mean:.1f}" if group.seconds else "–"
         cells = [str(s) if s else "–" for s in spreads]
         rows.append([name, _buffer(group), str(len(group.seeds)), *cells, seconds])
@@ -43,22 +49,22 @@ def sheets(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence
 
 
 def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[str, object]]:
-    """The same for CSV: a line per group, view and metric, with numbers in full."""
+    """The same for CSV: a line per group, protocol and metric, with numbers in full."""
     lines: list[dict[str, object]] = []
     for members in by_scenario(groups).values():
         for name, group in zip(row_names(members), members, strict=True):
             made = group.experiment
             about: dict[str, object] = {
                 "scenario": made.scenario,
-                "setting": made.stream.setting,
+                "regime": made.stream.regime,
                 "method": name,
                 "buffer": group.buffer,
             }
-            for view, metric in ((v, m) for v in VIEWS for m in metrics):
-                found = group.spread(view, metric)
+            for protocol, metric in ((v, m) for v in PROTOCOLS for m in metrics):
+                found = group.spread(protocol, metric)
                 lines.append(
                     about
-                    | {"view": VIEWS[view].lower(), "metric": metric}
+                    | {"protocol": PROTOCOLS[protocol].lower(), "metric": metric}
                     | {"mean": found.mean if found else None, "sem": found.sem if found else None}
                     | {"n": len(group.seeds)}
                 )

@@ -134,10 +134,10 @@ def decode_all(
         return pixels
 
     rows = block_rows(shape)
-    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads:
         for start in range(0, n, rows):
             good: list[Pixels] = []
-            for found in pool.map(one, range(start, min(start + rows, n))):
+            for found in threads.map(one, range(start, min(start + rows, n))):
                 if isinstance(found, BadPicture):
                     tally.add([found])
                 else:

@@ -1,9 +1,9 @@
-"""Runs beside a table of the paper, cell by cell.
+"""Runs compared with a table of the paper, cell by cell.
 
-A run stands beside a cell if it keeps to all that the paper fixes for it (``paper.departures``), the chosen values of
-its view among them: a run with the values chosen for class-IL is not compared with the paper's task-IL. Bold follows
-the paper's rule among the runs of a column: the best, and what is not significantly worse (paired t-test, p < 0.05).
-The paper's ± is shown and never tested with.
+A run is compared with a cell if it keeps to all that the paper fixes for it (``paper.departures``). That includes the
+values chosen for the cell's protocol: runs with class-IL's values are not compared with the paper's task-IL. Bold
+follows the paper's rule in each column: the best, and all not significantly worse (paired t-test, p < 0.05). The
+paper's ± is shown, and no test uses it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from gcr import paper
 from gcr.analysis.formats import Entry, Sheet
-from gcr.analysis.load import METRICS, VIEWS, Group
+from gcr.analysis.load import METRICS, PROTOCOLS, Group
 from gcr.analysis.statistics import BOLD_P, Best, Spread, best, interval, not_apart
 from gcr.analysis.tables import distinctions
 from gcr.paper import Cell, Place, Table
@@ -109,7 +109,7 @@ def compare(
 
 
 def sheets(found: Beside, alone: str = "") -> list[Sheet]:
-    """A table per scenario, setting, view and metric; its rows by buffer size. ``alone`` marks runs that must not be
+    """A table per scenario, regime, protocol and metric; its rows by buffer size. ``alone`` marks runs that must not be
     compared with the paper's values: these are left out then, as they are where the paper has none."""
     columns = columns_of(found, alone)
     return [
@@ -130,8 +130,8 @@ def by_sheet(found: Beside, alone: str = "") -> dict[str, list[Row]]:
     split: dict[str, list[Row]] = {}
     for row in found.rows:
         cell = row.cell
-        view = cell.view.replace("il", "IL")
-        title = f"{cell.scenario}, {cell.setting}, {view} {METRICS[cell.metric]}{mark}"
+        protocol = cell.protocol.replace("il", "IL")
+        title = f"{cell.scenario}, {cell.regime}, {protocol} {METRICS[cell.metric]}{mark}"
         split.setdefault(title, []).append(row)
     return {title: sorted(members, key=lambda row: row.cell.buffer) for title, members in split.items()}
 
@@ -148,8 +148,8 @@ def _record(row: Row) -> dict[str, object]:
     return {
         "table": row.cell.table,
         "scenario": row.cell.scenario,
-        "setting": row.cell.setting,
-        "view": row.cell.view,
+        "regime": row.cell.regime,
+        "protocol": row.cell.protocol,
         "metric": row.cell.metric,
         "method": row.name,
         "buffer": row.cell.buffer,
@@ -168,14 +168,14 @@ def _record(row: Row) -> dict[str, object]:
 
 
 def _rows(cell: Cell, groups: Sequence[Group]) -> list[Row]:
-    view = cell.view.replace("-", "_")
-    assert view in VIEWS
+    protocol = cell.protocol.replace("-", "_")
+    assert protocol in PROTOCOLS
     rows = []
     for group, told in zip(groups, distinctions(groups) if groups else [], strict=True):
-        ours = group.spread(view, cell.metric)
+        ours = group.spread(protocol, cell.metric)
         if ours is not None:
             name = f"{cell.method} ({told})" if told else cell.method
-            rows.append(Row(cell, name, ours, interval(ours), group.by_seed(view, cell.metric), group=group))
+            rows.append(Row(cell, name, ours, interval(ours), group.by_seed(protocol, cell.metric), group=group))
     return rows or [Row(cell, cell.method)]
 
 
@@ -204,7 +204,7 @@ def _yes_no(value: bool | None) -> str | None:
 
 def _place_of_cell(cell: Cell) -> tuple[object, ...]:
     about = paper.label(cell.method)
-    return cell.scenario, cell.setting, about.method, about.selector, cell.buffer
+    return cell.scenario, cell.regime, about.method, about.selector, cell.buffer
 
 
 def _place_of_group(group: Group) -> tuple[object, ...]:
@@ -214,7 +214,7 @@ def _place_of_group(group: Group) -> tuple[object, ...]:
         buffer = made.memory.buffer
         if made.memory.selector.name != made.method.default_selector:
             selector = made.memory.selector.name
-    return made.scenario, made.stream.setting, made.method.name, selector, buffer
+    return made.scenario, made.stream.regime, made.method.name, selector, buffer
 
 
 def _test_notes(bests: Sequence[Best]) -> list[str]:

@@ -48,17 +48,17 @@ class HeadlineTable:
         ]
 
     def serves(self, group: Group) -> str:
-        """The views whose values in the table come from these runs."""
-        return ", ".join(dict.fromkeys(view_of(row) for row in self.found.rows if row.group is group))
+        """The protocols whose values in the table come from these runs."""
+        return ", ".join(dict.fromkeys(protocol_of(row) for row in self.found.rows if row.group is group))
 
 
 def facet_of(row: CellRow, facets: Facets) -> int:
     cell = row.cell
-    return facets.number(cell.scenario, cell.setting, str(cell.buffer), cell.method, row.name)
+    return facets.number(cell.scenario, cell.regime, str(cell.buffer), cell.method, row.name)
 
 
-def view_of(row: CellRow) -> str:
-    return row.cell.view.replace("il", "IL")
+def protocol_of(row: CellRow) -> str:
+    return row.cell.protocol.replace("il", "IL")
 
 
 def _cells(row: CellRow) -> list[Cell]:

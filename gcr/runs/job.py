@@ -20,7 +20,7 @@ from gcr.runs.model_file import SavedModel
 from gcr.runs.provenance import source
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
-from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
+from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_cuda_stream
 from gcr.training.numerics import resolved
 
 
@@ -97,7 +97,7 @@ def in_words(error: Exception) -> str:
 
 
 def run_job(number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False) -> None:
-    with own_stream(torch.device(how.device)):
+    with own_cuda_stream(torch.device(how.device)):
         for _ in job_steps(number, job, how, listen, stop):
             pass
 

@@ -304,15 +304,15 @@ def train(
     """
     how = How(device=how) if isinstance(how, str) else how
     run = Run(scenario, net, optimizer, method, memory, seed, training or Training(), how, head, on_epoch, checkpoints)
-    with own_stream(run.device):
+    with own_cuda_stream(run.device):
         for _ in run.advance():
             pass
         return run.outcome()
 
 
 @contextmanager
-def own_stream(device: torch.device) -> Iterator[None]:
-    """Captured steps need a stream that is not the default one."""
+def own_cuda_stream(device: torch.device) -> Iterator[None]:
+    """Captured steps need a CUDA stream that is not the default one."""
     if device.type == "cpu":
         yield
         return

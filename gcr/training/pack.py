@@ -1,4 +1,4 @@
-"""Several runs on one GPU, side by side: each on a stream of its own, launched in turn by one thread.
+"""Several runs on one GPU, side by side: each on its own CUDA stream, launched in turn by one thread.
 
 A run's kernels are small, so a GPU has room for more than one at a time. Runs share nothing but the data set, and each
 has its own draws: what a run computes does not depend on its pack.
@@ -39,7 +39,7 @@ class Member:
         there is more to come.
 
         Several, since what comes next, here or in another run, may keep the host for long. Few, since a launch may
-        have to wait for room in its stream's queue, and other runs would come to the end of theirs meanwhile.
+        have to wait for room in its CUDA stream's queue, and other runs would come to the end of theirs meanwhile.
         """
         torch.cuda.set_stream(self.stream)
         for number in range(TURN):

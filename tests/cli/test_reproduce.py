@@ -65,7 +65,7 @@ def test_other_formats(small):
     latex = gcr("reproduce", *SMALL, "--out", small[0], "--show", "--format", "latex")
     assert "\\begin{tabular}" in latex.stdout
     csv = gcr("reproduce", *SMALL, "--out", small[0], "--show", "--format", "csv")
-    assert csv.stdout.startswith("table,scenario,setting,view,metric,method,buffer,mean,sem,n,low_95,high_95,bold ")
+    assert csv.stdout.startswith("table,scenario,regime,protocol,metric,method,buffer,mean,sem,n,low_95,high_95,bold ")
     refused(gcr("reproduce", *SMALL, "--out", small[0], "--show", "--format", "pdf"), 'unknown format "pdf"')
 
 

@@ -21,7 +21,7 @@ GRID = {"lr": (0.01, 0.03), "batch": (16, 32)}
 
 
 def make_search(**changes):
-    about = {"scenario": "seq-digits", "setting": "offline", "method": "er", "buffer": 50, "grid": GRID}
+    about = {"scenario": "seq-digits", "regime": "offline", "method": "er", "buffer": 50, "grid": GRID}
     return Search(**(about | {"common": {"epochs": 1}, "seeds": (0, 1)} | changes))
 
 

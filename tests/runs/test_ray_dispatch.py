@@ -34,15 +34,15 @@ class Ray:
     def remote(self, function):
         return Function(self)
 
-    def wait(self, streams, num_returns, timeout):
-        return streams[:1], streams[1:]
+    def wait(self, running, num_returns, timeout):
+        return running[:1], running[1:]
 
     def get(self, arrived):
         if isinstance(arrived, Exception):
             raise arrived
         return arrived
 
-    def cancel(self, stream, force):
+    def cancel(self, messages, force):
         pass
 
 

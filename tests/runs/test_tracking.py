@@ -66,8 +66,8 @@ def test_event_files_have_what_metrics_have(tmp_path):
     for name in ("loss", "accuracy", "seconds"):
         assert told[f"training/{name}"] == [(line["steps"], pytest.approx(line[name])) for line in lines]
     result = job.folder.result()
-    for view in ("class_il", "task_il"):
-        assert told[f"{view}/forgetting"] == [(result["steps"], pytest.approx(result[view]["forgetting"]))]
+    for protocol in ("class_il", "task_il"):
+        assert told[f"{protocol}/forgetting"] == [(result["steps"], pytest.approx(result[protocol]["forgetting"]))]
 
 
 def test_event_files_of_a_continued_run(tmp_path):

@@ -122,10 +122,12 @@ def training_numbers(epoch: dict[str, Any]) -> Numbers:
 def final_numbers(result: dict[str, Any]) -> Numbers:
     """The single numbers of a result.
 
-    >>> views = {"class_il": {"accuracy": 90.0, "forgetting": None, "matrix": [[90.0]]}, "task_il": {}}
-    >>> final_numbers(views | {"seconds": 2})
+    >>> protocols = {"class_il": {"accuracy": 90.0, "forgetting": None, "matrix": [[90.0]]}, "task_il": {}}
+    >>> final_numbers(protocols | {"seconds": 2})
     {'class_il/accuracy': 90.0, 'result/seconds': 2.0}
     """
-    views = {f"{view}/{name}": value for view in ("class_il", "task_il") for name, value in result[view].items()}
-    numbers = {name: float(value) for name, value in views.items() if isinstance(value, int | float)}
+    protocols = {
+        f"{protocol}/{name}": value for protocol in ("class_il", "task_il") for name, value in result[protocol].items()
+    }
+    numbers = {name: float(value) for name, value in protocols.items() if isinstance(value, int | float)}
     return numbers | {"result/seconds": float(result["seconds"])}
