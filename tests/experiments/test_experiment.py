@@ -192,7 +192,7 @@ def test_offline_defaults_are_values_that_the_papers_search_chose_too(method, bu
     chosen = next(
         paper.chosen(*cell.place).overrides
         for cell in paper.cells("offline-accuracy")
-        if (cell.method, cell.scenario, cell.buffer, cell.view) == (method, "seq-cifar10", buffer, "class-il")
+        if (cell.method, cell.scenario, cell.buffer, cell.protocol) == (method, "seq-cifar10", buffer, "class-il")
     )
     made = compose("seq-cifar10", method)
     assert {"lr": made.optimizer.lr} | {k: getattr(made.method, k) for k in chosen if k != "lr"} == chosen
