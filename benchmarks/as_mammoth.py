@@ -113,8 +113,8 @@ def run_one(variant: str, seed: int, model: str, device: str) -> dict[str, Any]:
             experiment.training,
             device,
         )
-    told = {metric: outcome.class_il[metric] for metric in METRICS}
-    return {"variant": variant, "model": model, "seed": seed, **told, "seconds": outcome.seconds}
+    metrics = {metric: outcome.class_il[metric] for metric in METRICS}
+    return {"variant": variant, "model": model, "seed": seed, **metrics, "seconds": outcome.seconds}
 
 
 def show(rows: list[dict[str, Any]]) -> None:

@@ -28,8 +28,8 @@ def completed(path: Path, run_one: Callable[..., Row], wanted: list[Row], proces
             temporary = path.with_suffix(".part")
             temporary.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
             temporary.replace(path)
-            told = ", ".join(f"{name} {rows[-1][name]}" for name in missing[0])
-            print(f"{done}/{len(futures)} {told}: {rows[-1]['accuracy']:.2f}", flush=True)
+            case = ", ".join(f"{name} {rows[-1][name]}" for name in missing[0])
+            print(f"{done}/{len(futures)} {case}: {rows[-1]['accuracy']:.2f}", flush=True)
     return rows
 
 

@@ -183,8 +183,8 @@ def main() -> None:
                 about["rows"].append(row)
                 row["beside_er"] = beside_er(row, about["rows"])
                 out.write_text(json.dumps(about, indent=2) + "\n")  # what is measured is not lost
-                told = {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items() if k != "ms_all"}
-                print(" ".join(f"{k}={v}" for k, v in told.items()), flush=True)
+                shown = {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items() if k != "ms_all"}
+                print(" ".join(f"{k}={v}" for k, v in shown.items()), flush=True)
     print(f"written: {out}")
 
 

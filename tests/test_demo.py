@@ -1,7 +1,7 @@
 """``gcr demo`` as a user calls it: its table, its report, and every bit of its results.
 
 ``tests/digests.json`` was written by the code before the rooms were opened. A change that is meant to change numbers
-writes the file anew and says so.
+writes the file again and says so.
 """
 
 import hashlib

@@ -130,16 +130,16 @@ class Runs:
         return notes
 
     def _evaluation_notes(self) -> list[str]:
-        """Methods that are told where tasks end are evaluated there, others after every stream."""
+        """Methods that need task boundaries are evaluated there, others after every stream."""
         online = [group.experiment for group in self.groups if group.experiment.stream.online]
         notes = []
         for scenario in dict.fromkeys(experiment.scenario for experiment in online):
             made = [e for e in online if e.scenario == scenario and e.method.stages != "all at once"]
-            told = dict.fromkeys(e.label for e in made if e.method.stages == "tasks")
-            if told and not all(e.method.stages == "tasks" for e in made):
+            by_task = dict.fromkeys(e.label for e in made if e.method.stages == "tasks")
+            if by_task and not all(e.method.stages == "tasks" for e in made):
                 notes.append(
-                    f"{scenario}, online: {', '.join(told)} evaluated at the ends of tasks, others after every stream; "
-                    "forgetting, any-time and learning accuracy cannot be compared between the two"
+                    f"{scenario}, online: {', '.join(by_task)} evaluated at the ends of tasks, others after every "
+                    "stream; forgetting, any-time and learning accuracy cannot be compared between the two"
                 )
         return notes
 
@@ -155,8 +155,8 @@ class Runs:
 def _mixed(what: str, values: Iterable[object]) -> list[str]:
     """A note where they are not all the same."""
     counts = Counter(map(str, values))
-    told = ", ".join(f"{value} ({number})" for value, number in sorted(counts.items()))
-    return [f"mixed {what}: {told} runs; what they computed may differ"] if len(counts) > 1 else []
+    names = ", ".join(f"{value} ({number})" for value, number in sorted(counts.items()))
+    return [f"mixed {what}: {names} runs; what they computed may differ"] if len(counts) > 1 else []
 
 
 def read_runs(path: Path) -> Runs:

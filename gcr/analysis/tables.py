@@ -12,7 +12,7 @@ from gcr.experiments.differences import unusual
 from gcr.experiments.names import short_names
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
-IN_COLUMNS = ("memory.buffer", "stream.online")  # told by a table's columns and title
+IN_COLUMNS = ("memory.buffer", "stream.online")  # shown by a table's columns and title
 
 
 def columns(metrics: Sequence[str] = SHOWN) -> list[str]:
@@ -26,7 +26,7 @@ def columns(metrics: Sequence[str] = SHOWN) -> list[str]:
 
 
 def table(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence[str] = ()) -> list[list[str]]:
-    """A row of text per group, under ``columns``: mean ± SEM over seeds. ``always``: settings that rows must tell."""
+    """A row of text per group, under ``columns``: mean ± SEM over seeds. ``always``: settings named in every row."""
     rows = []
     for name, group in zip(row_names(groups, always), groups, strict=True):
         spreads = [group.spread(protocol, metric) for protocol in PROTOCOLS for metric in metrics]
@@ -81,7 +81,7 @@ def by_scenario(groups: list[Group]) -> dict[str, list[Group]]:
 
 
 def row_names(groups: list[Group], always: Sequence[str] = ()) -> list[str]:
-    """The label of each group, with what tells it from others of the same label and buffer size; and with its epochs
+    """The label of each group, with what distinguishes it from others of the same label and buffer size; and its epochs
     where offline groups differ in them, since that would not be a fair comparison."""
     epochs = {group.experiment.training.epochs for group in groups if not group.experiment.stream.online}
     always = [*always, *(["epochs"] if len(epochs) > 1 else [])]
@@ -90,8 +90,8 @@ def row_names(groups: list[Group], always: Sequence[str] = ()) -> list[str]:
         families.setdefault((group.experiment.scenario, group.experiment.label, _buffer(group)), []).append(number)
     names = [group.experiment.label for group in groups]
     for members in families.values():
-        for number, told in zip(members, distinctions([groups[i] for i in members], always), strict=True):
-            names[number] += f" ({told})" if told else ""
+        for number, words in zip(members, distinctions([groups[i] for i in members], always), strict=True):
+            names[number] += f" ({words})" if words else ""
     return names
 
 
@@ -106,11 +106,11 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
     described = [group.experiment.settings for group in groups]
     keys = {key for settings in described for key in settings}
     varying = {key for key in keys if len({str(settings.get(key)) for settings in described}) > 1}
-    told = [_words(group, settings, varying, always) for group, settings in zip(groups, described, strict=True)]
-    folders = _told_apart([group.folder.parts for group in groups])
+    texts = [_words(group, settings, varying, always) for group, settings in zip(groups, described, strict=True)]
+    folders = _shortest_distinct([group.folder.parts for group in groups])
     return [
-        ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words
-        for words, folder in zip(told, folders, strict=True)
+        ", ".join(filter(None, [words, f"folder={folder}"])) if texts.count(words) > 1 else words
+        for words, folder in zip(texts, folders, strict=True)
     ]
 
 
@@ -137,7 +137,7 @@ def _words(group: Group, settings: Mapping[str, Any], varying: Collection[str], 
     return ", ".join(f"{name}={value}" for name, value in words.items())
 
 
-def _told_apart(paths: Sequence[tuple[str, ...]]) -> list[str]:
+def _shortest_distinct(paths: Sequence[tuple[str, ...]]) -> list[str]:
     """The last part of each path, or as many as it takes to make them differ."""
     for depth in range(1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-depth:]) for parts in paths]

@@ -125,11 +125,11 @@ def _say_time(plan: Plan, how: Execution, probe_seconds: float) -> None:
     workers = min(how.processes or os.cpu_count() or 1, len(left)) if device.type == "cpu" else 1
     seconds = sum(estimate.seconds for estimate in found if estimate is not None) / workers
     sources = Counter(estimate.source if estimate else "unknown" for estimate in found)
-    told = ", ".join(f"{number} by {source}" for source, number in sources.most_common() if source != "unknown")
+    counts = ", ".join(f"{number} by {source}" for source, number in sources.most_common() if source != "unknown")
     unknown = f"; {sources['unknown']} runs are not in it: nothing like them was measured" if sources["unknown"] else ""
     where = f"{workers} at a time on the CPU" if device.type == "cpu" else "one by one on the GPU; packs take less"
-    if told:
-        text = f"time left: about {in_words(seconds)}, {where} (runs estimated: {told}{unknown})"
+    if counts:
+        text = f"time left: about {in_words(seconds)}, {where} (runs estimated: {counts}{unknown})"
     else:
         text = "time left: unknown, since nothing was measured; give --probe 10"
     out.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -149,7 +149,7 @@ def run(
         int,
         typer.Option(
             "--checkpoint-steps",
-            help="A checkpoint every so many steps, besides those at epochs' ends; 0: only those.",
+            help="A checkpoint every so many steps and at the end of each epoch; 0: only the latter.",
             min=0,
         ),
     ] = 0,
@@ -211,7 +211,7 @@ def run(
         raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
     variants = read_variants(vary or [])
     if twice := variants[0].keys() & (overrides.keys() | ({"selector"} if selector else set())):
-        raise BadInput(f"{min(twice)} is varied and given once more; give it once")
+        raise BadInput(f"{min(twice)} is given twice, once by --vary; give it once")
     jobs = []
     for each, changed, seed in itertools.product(methods, variants, read_seeds(seeds)):
         values = settings_of(each, overrides, several=many) | {k: v for k, v in changed.items() if k != "selector"}
@@ -249,10 +249,10 @@ def table(
     metrics: MetricsOption = "accuracy,forgetting",
     form: FormatOption = "terminal",
     paper: Annotated[
-        str | None, typer.Option("--paper", help="A table of the paper to set the runs beside, as offline-accuracy.")
+        str | None, typer.Option("--paper", help="A table of the paper to compare the runs with, as offline-accuracy.")
     ] = None,
 ) -> None:
-    """Mean ± SEM over seeds for all finished runs below a folder; or a table of the paper, with our runs beside it.
+    """Mean ± SEM over seeds for all finished runs below a folder; or next to a table of the paper.
 
     Examples:
 

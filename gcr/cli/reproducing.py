@@ -131,9 +131,9 @@ def _write_page(asked: Plan) -> None:
 def _notes_of(plan: Plan) -> list[str]:
     notes = []
     if plan.request.mark:
-        notes.append(f"{plan.request.mark}: a quick look, no repetition; the paper's values are not set beside it")
+        notes.append(f"{plan.request.mark}: a quick look, not a reproduction; the paper's values are left out")
     if plan.searches:
-        notes.append("values were chosen by a search on 10% of the training images: sweep-*.json beside the runs")
+        notes.append("values were chosen by a search on 10% of the training images: sweep-*.json next to the runs")
         lacking = len(plan.places) - len(plan.chosen)
         if lacking:
             notes.append(
@@ -143,7 +143,7 @@ def _notes_of(plan: Plan) -> list[str]:
 
 
 def _train(jobs: Sequence[Job], folder: Path, how: Execution, name: str) -> int:
-    """Train what is missing, with progress, together with whoever trains into the same folder. The signal that stopped
+    """Train what is missing, with progress, together with other processes that use the folder. The signal that stopped
     it, or 0."""
     from gcr.cli.progress import TableProgress
     from gcr.paper.plan import unfinished

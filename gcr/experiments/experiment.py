@@ -293,7 +293,7 @@ def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dic
     if "memory" not in owners:
         owners, ignored = {**owners, "memory": Policy}, ignored | {f"memory.{name}" for name in setting_names(Policy)}
     for key in overrides.keys() - {"model", "variant"}:
-        with contextlib.suppress(BadInput):  # ``compose`` refuses what is no setting
+        with contextlib.suppress(BadInput):  # ``compose`` refuses unknown settings
             if ".".join(find_owner(key, owners, method)) in ignored:
                 left_out.add(key)
     return {key: value for key, value in overrides.items() if not (several and key in left_out)}

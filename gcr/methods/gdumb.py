@@ -125,7 +125,7 @@ class Gdumb(Method):
 
 
 def minibatches(generator: np.random.Generator, n: int, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of an epoch in random order and the uniforms of their weak views. A lone last row is left out."""
+    """Rows of an epoch in random order and the uniforms of their weak views. A single last row is left out."""
     order, uniforms = generator.permutation(n), generator.random((n, DRAWS["weak"]), dtype=np.float32)
     for start in range(0, n, size):
         if n == 1 or start + 1 < n:

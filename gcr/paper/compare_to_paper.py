@@ -66,14 +66,14 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Comparison:
     rows: list[Row]
     notes: list[str]
 
 
 def compare(
     groups: Sequence[Group], table: str | Table, values: Mapping[Place, Mapping[str, Any]] | None = None
-) -> Beside:
+) -> Comparison:
     """All cells of a table of the paper, each with the groups that repeat it. ``values`` stand in for those that the
     paper's search chose; a place without any has no runs."""
     about = paper.table(table) if isinstance(table, str) else table
@@ -102,13 +102,13 @@ def compare(
     notes = _test_notes(list(bests.values()))
     if about.pairwise_p is not None:
         notes += [text for members in columns.values() for text in _pairwise_notes(members, about.pairwise_p)]
-    told = [f"of the paper's table: {note}" for note in about.notes]
+    printed = [f"of the paper's table: {note}" for note in about.notes]
     left_out = [(groups[number], found) for number, found in departures.items() if found]
     whose = _value_notes(about.cells) if values is None else []
-    return Beside(rows, [*notes, *_left_out_notes(left_out), *whose, *told])
+    return Comparison(rows, [*notes, *_left_out_notes(left_out), *whose, *printed])
 
 
-def sheets(found: Beside, alone: str = "") -> list[Sheet]:
+def sheets(found: Comparison, alone: str = "") -> list[Sheet]:
     """A table per scenario, regime, protocol and metric; its rows by buffer size. ``alone`` marks runs that must not be
     compared with the paper's values: these are left out then, as they are where the paper has none."""
     columns = columns_of(found, alone)
@@ -118,15 +118,15 @@ def sheets(found: Beside, alone: str = "") -> list[Sheet]:
     ]
 
 
-def columns_of(found: Beside, alone: str = "") -> list[str]:
+def columns_of(found: Comparison, alone: str = "") -> list[str]:
     without = bool(alone) or all(row.cell.mean is None for row in found.rows)
     return COLUMNS[:OURS_ALONE] if without else COLUMNS
 
 
-def by_sheet(found: Beside, alone: str = "") -> dict[str, list[Row]]:
+def by_sheet(found: Comparison, alone: str = "") -> dict[str, list[Row]]:
     """The rows of each sheet under its title."""
     without = len(columns_of(found, alone)) == OURS_ALONE
-    mark = (f", {alone}" if alone else "") + (": percent" if without else ": percent, beside the paper's")
+    mark = (f", {alone}" if alone else "") + (": percent" if without else ": percent, next to the paper's")
     split: dict[str, list[Row]] = {}
     for row in found.rows:
         cell = row.cell
@@ -136,7 +136,7 @@ def by_sheet(found: Beside, alone: str = "") -> dict[str, list[Row]]:
     return {title: sorted(members, key=lambda row: row.cell.buffer) for title, members in split.items()}
 
 
-def records(found: Beside, alone: str = "") -> list[dict[str, object]]:
+def records(found: Comparison, alone: str = "") -> list[dict[str, object]]:
     """The same for CSV, with numbers in full; ``alone``, if it says anything, leaves out the paper's."""
     full = [_record(row) for row in found.rows]
     if not alone:
@@ -171,10 +171,10 @@ def _rows(cell: Cell, groups: Sequence[Group]) -> list[Row]:
     protocol = cell.protocol.replace("-", "_")
     assert protocol in PROTOCOLS
     rows = []
-    for group, told in zip(groups, distinctions(groups) if groups else [], strict=True):
+    for group, words in zip(groups, distinctions(groups) if groups else [], strict=True):
         ours = group.spread(protocol, cell.metric)
         if ours is not None:
-            name = f"{cell.method} ({told})" if told else cell.method
+            name = f"{cell.method} ({words})" if words else cell.method
             rows.append(Row(cell, name, ours, interval(ours), group.by_seed(protocol, cell.metric), group=group))
     return rows or [Row(cell, cell.method)]
 

@@ -32,7 +32,7 @@ from gcr.settings import BadInput
 
 VALIDATION = 0.1  # share of the training images that a search judges by
 PROTOCOLS = ("class-il", "task-il")
-NOT_SEARCHED = ("buffer", "online", "validation")  # what a search is told, or does
+NOT_SEARCHED = ("buffer", "online", "validation")  # options of a search, or set by it
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search came to: its points for each protocol, best first, each with its mean and what went wrong."""
+    """The outcome of a search: its points for each protocol, best first, each with its mean and what went wrong."""
 
     ranking: dict[str, list[dict[str, Any]]]
 
@@ -101,11 +101,11 @@ def choose(search: Search, out: Path) -> Choice | None:
 
 
 def write_choice(search: Search, choice: Choice, out: Path, protocols: Sequence[str] = PROTOCOLS) -> Path:
-    """Put the choice and its runners-up beside the runs."""
+    """Write the choice and its runners-up next to the runs."""
     path = out / search.file_name
     experiment = search.final({}, 0, out).experiment
     settings = experiment.by_name  # as numbers
-    told = {
+    content = {
         "scenario": search.scenario,
         "regime": search.regime,
         "method": search.method,
@@ -117,9 +117,9 @@ def write_choice(search: Search, choice: Choice, out: Path, protocols: Sequence[
         "chosen": {protocol: choice.ranking[protocol][0] for protocol in protocols},
         "ranking": {protocol: choice.ranking[protocol] for protocol in protocols},
     }
-    content = (json.dumps(told, indent=2) + "\n").encode()
-    if not path.exists() or path.read_bytes() != content:
-        write_whole(path, content)
+    written = (json.dumps(content, indent=2) + "\n").encode()
+    if not path.exists() or path.read_bytes() != written:
+        write_whole(path, written)
     return path
 
 
@@ -152,8 +152,8 @@ def run_name(experiment: Experiment, values: Mapping[str, Any], name: str | None
     >>> run_name(compose("seq-digits", "er", overrides={"buffer": 50}), {"lr": 0.1, "precision": "bf16"})
     'seq-digits-er-k50-lr0.1-bf16'
     """
-    told = [str(value) if key == "precision" else f"{key}{_short(value)}" for key, value in values.items()]
-    return "-".join([name or experiment.run_name, *told])
+    parts = [str(value) if key == "precision" else f"{key}{_short(value)}" for key, value in values.items()]
+    return "-".join([name or experiment.run_name, *parts])
 
 
 def variant_name(experiment: Experiment, variant: Mapping[str, str], name: str | None = None) -> str:

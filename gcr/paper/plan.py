@@ -107,7 +107,7 @@ class Plan:
         return distinct(job for search in searches for job in search.trials(self.out))
 
     def with_choices(self, complain: Callable[[str], None] = lambda text: None) -> Plan:
-        """The same once more, with what finished searches chose, written down beside the runs."""
+        """The same plan with the choices of finished searches, which are written next to the runs."""
         chosen = dict(self.chosen)
         made: dict[int, Any] = {}
         for place, search in self.searches.items():
@@ -139,7 +139,7 @@ class Plan:
 
     @property
     def values(self) -> Mapping[Place, Mapping[str, Any]] | None:
-        """What stands in for the paper's chosen values when runs are set beside its cells."""
+        """Values that replace the paper's chosen ones when runs are compared with its cells."""
         return self.chosen if self.searches or self.request.mark else None
 
 
@@ -199,7 +199,7 @@ def _searches(table: Table, request: Request) -> dict[Place, Search]:
 
 
 def _common(table: Table, request: Request, scenario: str, regime: str, method: str) -> dict[str, Any]:
-    """Settings of all runs of a table on a scenario, beyond the chosen values. A stream has one epoch to begin with."""
+    """Settings of all runs of a table on a scenario, beyond the chosen values. Online, epochs is always 1."""
     common = dict(table.settings)
     if request.epochs_scale < 1 and regime == "offline":
         epochs = common.get("epochs", scenarios.entry(scenario).epochs)

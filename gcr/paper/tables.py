@@ -1,6 +1,6 @@
 """The paper's tables, chosen values and search grids, as it prints them, under our names.
 
-The TOML files beside this one are a transcription of "GCR: Gradient Coreset Based Replay Buffer Selection for Continual
+The TOML files of this folder are a transcription of "GCR: Gradient Coreset Based Replay Buffer Selection for Continual
 Learning" (CVPR 2022); their ``notes`` say where it contradicts itself. ``spread`` is the number after ±: the paper
 calls it the SEM, but seeds spread as if it were the standard deviation, so nothing is tested with it.
 
@@ -80,7 +80,7 @@ class Table:
     name: str
     title: str
     source: str  # its label in the paper's LaTeX
-    notes: tuple[str, ...]  # what a reader stumbles over
+    notes: tuple[str, ...]  # oddities of the printed table
     pairwise_p: float | None  # where the paper claims that all pairs differ at this level
     cells: tuple[Cell, ...]
     seeds: int = SEEDS

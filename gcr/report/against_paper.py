@@ -45,7 +45,7 @@ def against_paper(groups: Sequence[Group], facets: Facets, first: HeadlineTable 
         try:
             found = compare(groups, name)
         except BadInput as error:  # intervals need a library that may not be here
-            return AgainstPaper([], [], [f"the runs are not set beside the paper's tables: {error}"])
+            return AgainstPaper([], [], [f"the runs are not compared with the paper's tables: {error}"])
         rows = [row for row in found.rows if row.ours is not None and row.cell.mean is not None]
         if rows:
             repeated += rows
@@ -85,5 +85,5 @@ def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
             Cell(row.reached),
         ]
         made.append(Row(facet_of(row, facets), [*(Cell(word) for word in words), *numbers]))
-    table = Table(f"beside the paper, {title}", [*columns, "difference", "reached"], made, words=5)
+    table = Table(f"next to the paper, {title}", [*columns, "difference", "reached"], made, words=5)
     return table.without_constant(("scenario", "regime", "protocol", "metric", "K"))

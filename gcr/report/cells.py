@@ -39,7 +39,7 @@ class Facets:
 
 @dataclass(frozen=True)
 class Shown:
-    """A group under the name that tells it from the others of its scenario."""
+    """A group under the name that distinguishes it from the others of its scenario."""
 
     group: Group
     name: str

@@ -85,7 +85,7 @@ class CellBudget:
 
 
 def show(groups: Sequence[Group], facets: Facets) -> list[Shown]:
-    """Groups under their names: told apart from others of the same scenario and stream."""
+    """Groups under names that are distinct within a scenario and stream."""
     named: dict[int, Shown] = {}
     for members in _by_stream(groups).values():
         for name, group in zip(row_names(members), members, strict=True):

@@ -46,7 +46,7 @@ class Estimator:
         self.file, self.how, self.device = file, how, device
         self.steps: dict[str, float] = {}
         self.runs: dict[str, float] = {}  # the same, from finished runs
-        with suppress(OSError, ValueError, TypeError, AttributeError):  # a file that is not ours is measured anew
+        with suppress(OSError, ValueError, TypeError, AttributeError):  # an unreadable file: measure again
             self.steps = {str(kind): float(seconds) for kind, seconds in json.loads(file.read_text()).items()}
 
     def kind(self, experiment: Experiment) -> str:

@@ -107,12 +107,12 @@ class Growth:
 
     def __init__(self, has_room: Callable[[], bool]) -> None:
         self.has_room = has_room
-        self.size, self.best_rate, self.settled = 1, 0.0, False
+        self.size, self.best_rate, self.final = 1, 0.0, False
         self.window: tuple[float, int, int] | None = None  # when it began, members, steps done by then
 
     def look(self, now: float, members: int, warm: bool, steps: int) -> None:
-        """``steps`` is all that has been done so far, by whomever."""
-        if self.settled or members < self.size or not warm:
+        """``steps`` counts the steps of all runs so far."""
+        if self.final or members < self.size or not warm:
             self.window = None
             return
         if self.window is None or self.window[1] != members:
@@ -124,11 +124,11 @@ class Growth:
         rate = (steps - self.window[2]) / seconds
         self.window = None
         if rate < GAIN * self.best_rate:
-            self.size, self.settled = max(self.size // 2, 1), True
+            self.size, self.final = max(self.size // 2, 1), True
         elif self.has_room():
             self.size, self.best_rate = 2 * self.size, rate
         else:
-            self.settled = True
+            self.final = True
 
 
 def _has_room(device: torch.device, free_at_first: int) -> bool:

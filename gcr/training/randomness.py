@@ -143,7 +143,7 @@ def selection_views(key: tuple[int, int], n_rows: int) -> Tensor:
 
 
 def _put(lines: np.ndarray, values: np.ndarray) -> None:
-    """Write ``values`` into ``lines`` from the beginning; what does not fit (a lone last example) is left out."""
+    """Write ``values`` into ``lines`` from the beginning; what does not fit (a single last example) is left out."""
     flat, values = lines.reshape(-1), values.reshape(-1)
     size = min(len(flat), len(values))
     flat[:size] = values[:size]

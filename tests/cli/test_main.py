@@ -61,7 +61,7 @@ def test_gcr_selection_under_ers_loss(tmp_path):
 
 
 def test_a_failed_run_is_exit_code_1(tmp_path):
-    """A network that overflows: the run fails when its result is no number."""
+    """A network that overflows: the run fails when its loss or weights are NaN or inf."""
     done = here("run", "seq-digits", "--method", "er", *QUICK, "--set", "lr=1e30", "--out", tmp_path)
     assert done.returncode == 1
     assert "failed: seq-digits-er-k100 seed 0" in done.stderr
@@ -176,8 +176,8 @@ def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
     refused(here("table", tmp_path, "--method", "gcr"), 'unknown method here "gcr"; known: er')
     assert "er + uniform (lr=0.01)" in here("table", tmp_path, "--buffer", "20").stdout
     refused(here("table", tmp_path, "-k", "30"), 'unknown buffer here "30"; known: 20')
-    beside = here("table", tmp_path, "--paper", "online-accuracy", "--method", "mir", "--scenario", "seq-tinyimagenet")
-    assert beside.stdout.count("missing") == 3
+    table = here("table", tmp_path, "--paper", "online-accuracy", "--method", "mir", "--scenario", "seq-tinyimagenet")
+    assert table.stdout.count("missing") == 3
     one = here("table", tmp_path, "--paper", "online-accuracy", "--method", "mir", "--buffer", "500")
     assert one.stdout.count("missing") == 3  # one for each data set
     refused(
@@ -316,8 +316,8 @@ def test_several_methods_online_in_one_table(tmp_path):
         "seq-digits-online-finetune",
         "seq-digits-online-gcr-k50",
     ]
-    told = here("table", tmp_path, "--metrics", "anytime,learning")
-    assert "class-IL any-time accuracy" in " ".join(told.stdout.split())
+    printed = here("table", tmp_path, "--metrics", "anytime,learning")
+    assert "class-IL any-time accuracy" in " ".join(printed.stdout.split())
     refused(here("table", tmp_path, "--metrics", "speed"), 'unknown metric "speed"')
 
 

@@ -207,9 +207,9 @@ def test_runs_of_another_precision_are_pointed_at(tmp_path):
             finish(job)
     command = ("reproduce", "online-accuracy", "--scenario", "seq-cifar10", "--method", "er", "--buffer", "500")
     command += ("--seeds", "0-2", "--out", tmp_path)
-    told = "of 2 missing runs 1 is here with --precision bf16"
-    assert told in gcr(*command, "--show").stdout
-    assert told in gcr(*command, "--dry-run", "--probe", 0).stdout
+    printed = "of 2 missing runs 1 is here with --precision bf16"
+    assert printed in gcr(*command, "--show").stdout
+    assert printed in gcr(*command, "--dry-run", "--probe", 0).stdout
     with_bf16 = gcr(*command, "--show", "--precision", "bf16").stdout
     assert "missing runs" not in with_bf16
     assert "of 3 missing runs 1 is here without --precision" in gcr(*command, "--show", "--precision", "fp32").stdout

@@ -164,8 +164,8 @@ def test_setting_lines_tell_everything_that_can_be_set():
 def test_a_stream_of_digits_is_short_unless_told_otherwise():
     online = compose("seq-digits", "er", overrides={"online": True})
     assert (online.stream.stream, online.training.batch, online.training.epochs) == (300, 10, 1)
-    told = compose("seq-digits", "er", overrides={"online": True, "stream": 500, "batch": 20})
-    assert (told.stream.stream, told.training.batch) == (500, 20)
+    given = compose("seq-digits", "er", overrides={"online": True, "stream": 500, "batch": 20})
+    assert (given.stream.stream, given.training.batch) == (500, 20)
     joint = compose("seq-digits", "joint", overrides={"online": True})
     assert (joint.training.batch, joint.training.epochs) == (32, 10)
     assert compose("seq-cifar10", "er", overrides={"online": True}).stream.stream == 6250
@@ -180,10 +180,10 @@ def test_defaults_on_a_stream_are_what_the_papers_search_chose_there():
         medians = {key: statistics.median(values[key] for values in chosen) for key in chosen[0]}
         made = compose("seq-cifar10", method, overrides={"online": True})
         assert {"lr": made.optimizer.lr} | {k: getattr(made.method, k) for k in medians if k != "lr"} == medians
-    told = compose("seq-cifar10", "gcr", overrides={"online": True, "beta": 0.25, "lr": 0.5})
-    assert (told.method.alpha, told.method.beta, told.optimizer.lr) == (1.0, 0.25, 0.5)
+    given = compose("seq-cifar10", "gcr", overrides={"online": True, "beta": 0.25, "lr": 0.5})
+    assert (given.method.alpha, given.method.beta, given.optimizer.lr) == (1.0, 0.25, 0.5)
     offline = compose("seq-cifar10", "gcr").method
-    assert (offline.beta, offline.contrast, told.method.contrast) == (1.0, "logits", "features")
+    assert (offline.beta, offline.contrast, given.method.contrast) == (1.0, "logits", "features")
 
 
 @pytest.mark.parametrize(("method", "buffer"), [("der++", 500), ("gcr", 2000)])

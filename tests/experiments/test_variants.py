@@ -180,8 +180,8 @@ def test_tables_name_the_variant_instead_of_its_settings(tmp_path):
 def test_a_label_names_no_variant_of_a_method_that_has_none(tmp_path):
     points = {"sampling": "split", "admit": "correct", "pool_view": "weak", "pool_mode": "training"}
     put_run(tmp_path, compose("seq-digits", "er", selector="herding", overrides=points), square(50.0))
-    told = distinctions(read_runs(tmp_path).groups)
-    assert told == ["pool_view=weak, pool_mode=training, sampling=split, admit=correct"]
+    texts = distinctions(read_runs(tmp_path).groups)
+    assert texts == ["pool_view=weak, pool_mode=training, sampling=split, admit=correct"]
 
 
 def test_reproduce_gives_it_to_rows_that_it_changes_alone():

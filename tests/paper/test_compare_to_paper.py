@@ -1,4 +1,4 @@
-"""Runs beside the paper's cells: which runs count, what is bold, what is missing; and how much is read."""
+"""Runs compared with the paper's cells: which runs count, what is bold, what is missing; and how much is read."""
 
 import json
 from dataclasses import replace

@@ -147,7 +147,7 @@ def test_the_demo_is_searched_then_trained(tmp_path):
 
 
 def test_our_own_search_for_a_table_of_the_paper(tmp_path):
-    """Runs with values of our search stand beside the paper's cells, and no longer depart from them."""
+    """Runs with values of our search are compared with the paper's cells."""
     request = Request("offline-accuracy", ("seq-cifar10",), ("er",), (200,), (0,), values="sweep")
     plan = make_plan(request, tmp_path)
     for number, trial in enumerate(plan.trials()):
@@ -197,7 +197,7 @@ def test_1530_results_are_read_once(thousands, option, per_run, monkeypatch, cap
 
 @pytest.fixture(scope="module")
 def thousands(tmp_path_factory):
-    """1,530 results: all that the offline table asks for, and those of other tables beside them."""
+    """1,530 results: all that the offline table asks for, and those of other tables."""
     out = tmp_path_factory.mktemp("thousands")
     wanted = [job for name in ("offline-accuracy", "online-accuracy") for job in make_plan(Request(name), out).jobs()]
     assert len(wanted) >= 1530

@@ -193,8 +193,8 @@ def test_departures_of_runs():
     assert paper.departures(other_ridge, by_class) == []
     short = replace(run, training=replace(run.training, epochs=10))
     assert paper.departures(short, by_class) == ["epochs is 10, the paper's 50"]
-    settled = replace(run, memory=replace(run.memory, statistics="memory"))
-    assert paper.departures(settled, by_class) == ["statistics is memory, the paper's training"]
+    recomputed = replace(run, memory=replace(run.memory, statistics="memory"))
+    assert paper.departures(recomputed, by_class) == ["statistics is memory, the paper's training"]
     text = compose("seq-cifar10", "gcr", overrides={"lr": 0.03, "beta": 0.1, "variant": "paper"})
     assert paper.departures(text, by_class) == []
     reservoir = replace(run, memory=compose("seq-cifar10", "er").memory)

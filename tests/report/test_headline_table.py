@@ -78,7 +78,7 @@ def test_the_papers_values_have_a_page_of_their_own(tmp_path):
     assert "<h2>The table</h2>" in page
     assert "searched values" not in page
     assert "cells repeated" in page  # other tables with the same runs
-    names = re.findall('data-name="(beside the paper, [^"]*)"', page)
+    names = re.findall('data-name="(next to the paper, [^"]*)"', page)
     assert names
     assert not any(plan.table.title in name for name in names)  # that comes first, once
 

@@ -71,7 +71,7 @@ class Dispatch:
         self.running: dict[Any, list[int]] = {}  # the jobs of each task, by the messages it sends
         self.locks, self.begun, self.ended = locks, dict[int, ExitStack](), set[int]()
         self.losses: Counter[int] = Counter()
-        self.told_steps: Counter[int] = Counter()
+        self.reported_steps: Counter[int] = Counter()
         self.looked_at, self.waits_for_nodes = time.monotonic(), False
 
     def _pack_size(self) -> int:
@@ -154,7 +154,7 @@ class Dispatch:
         try:
             arrived = self.ray.get(next(messages))
         except StopIteration:
-            self._lost(self.running.pop(messages), "its task ended early")  # in good order, no job of it is left
+            self._lost(self.running.pop(messages), "its task ended early")  # no job of it is left if all went well
         except RayTaskError as error:
             text = " ".join(str(error.cause or error).split())
             for number in self._left(self.running.pop(messages)):
@@ -179,9 +179,9 @@ class Dispatch:
                 unwritten[number] = in_words(error)
         for event in message.events:
             if event.epoch is not None:
-                if event.epoch.steps <= self.told_steps[event.job]:
-                    continue  # told before the node died that trained it first
-                self.told_steps[event.job] = event.epoch.steps
+                if event.epoch.steps <= self.reported_steps[event.job]:
+                    continue  # reported before its first node died
+                self.reported_steps[event.job] = event.epoch.steps
             if event.ends_job:
                 problem = unwritten.get(event.job)
                 self._end(Event(event.job, error=problem) if problem else event)

@@ -61,7 +61,7 @@ class Progress:
 
 
 def train(packed: bytes) -> Iterator[Progress | str]:
-    """All that the pack has to tell; or, as a text, why nothing can be trained here."""
+    """The messages of a pack; or, as text, why nothing can be trained here."""
     task: Task = pickle.loads(packed)
     if task.data_root is not None:
         os.environ["GCR_DATA"] = task.data_root

@@ -26,18 +26,18 @@ CLOSE_SECONDS = 60.0  # for what is still to be reported when all runs have ende
 
 @contextmanager
 def tracked(jobs: list[Job], listen: Listener, how: Execution) -> Iterator[Listener]:
-    """``listen``, which also tells the trackers that ``how.track`` names."""
+    """``listen``, which also sends events to the trackers of ``how.track``."""
     if not how.track:
         yield listen
         return
     reporter = Reporter(jobs, listen, trackers(how))
 
-    def tell(event: Event) -> None:
+    def send(event: Event) -> None:
         listen(event)
         reporter.events.put(event)
 
     try:
-        yield tell
+        yield send
     finally:
         reporter.close()
 
