@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from conftest import ROOT, wait_until
-from made_runs import finish
+from made_runs import experiment_of, finish, put_run, square
 
 from gcr.cli.main import run_cli
 from gcr.paper.plan import Request, make_plan
@@ -135,6 +135,7 @@ def test_bad_input(tmp_path):
     refused(gcr("reproduce", "ocs", "--method", "er"), "method must be one of ocs, gcr")
     refused(gcr("reproduce", "ocs", "--buffer", ""), "--buffer is empty")
     refused(gcr("reproduce", "ocs", "--buffer", "many"), 'buffer must be whole numbers as 200,500, got "many"')
+    put_run(tmp_path, experiment_of("er"), square(50.0))
     refused(gcr("table", tmp_path, "--paper", "demo-table"), "gcr reproduce demo-table --show")
     refused(gcr("sweep", "seq-digits", "--method", "finetune"), "method with an offline grid")
 
@@ -150,7 +151,7 @@ def test_sweep_with_a_trial_that_diverges(tmp_path):
     best, failed = choice["ranking"]["class-il"]
     assert best["values"] == {"lr": 0.1}
     assert failed["mean"] is None
-    assert "no number" in failed["errors"][0]
+    assert "loss is NaN or inf" in failed["errors"][0]
     assert len(list(tmp_path.glob("seq-digits*/seed-0/result.json"))) == 1
     again = gcr(*command)
     assert again.code == 0
