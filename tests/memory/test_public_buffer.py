@@ -84,8 +84,8 @@ def test_candidates_are_sampled_by_their_share_of_what_was_seen():
 @pytest.mark.parametrize("selector", [kind() for kind in SELECTORS], ids=lambda selector: selector.name)
 def test_reselect_keeps_what_the_selector_chooses(selector):
     buffer = filled(6, 8)
-    generator = torch.Generator().manual_seed(0)
-    features, residuals = torch.rand(8, 5, generator=generator), torch.randn(8, 3, generator=generator)
+    seeded = torch.Generator().manual_seed(0)
+    features, residuals = torch.rand(8, 5, generator=seeded), torch.randn(8, 3, generator=seeded)
     before, images, tasks = buffer.pool(features, residuals), buffer.images, buffer.tasks
     draws = torch.from_numpy(generator((3, 0), "selection").random(8))
     expected = selector(before, 6, draws)
