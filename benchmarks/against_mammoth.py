@@ -102,7 +102,7 @@ class Case:
     theirs: str  # module.class in Mammoth's models
     settings: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
-    stored: tuple[str, ...] = ("label",)  # what their buffer keeps beside images
+    stored: tuple[str, ...] = ("label",)  # what their buffer keeps of each image
     our_state: Callable[[Extras, Setup], None] = lambda extras, setup: None
     their_state: Callable[[Any, Setup], None] = lambda model, setup: None
     together: bool = False  # they expect remembered examples within the batch
@@ -336,7 +336,7 @@ def main() -> None:
     replaced = open_mammoth(options.mammoth)
     results = [compare(case, model) for case in CASES for model in options.models]
     print("\n".join(lines(results)))
-    told = {
+    report = {
         "mammoth": commit_of(options.mammoth),
         "replaced_by_empty_modules": sorted(replaced | set(NOT_NEEDED)),
         "versions": {"torch": torch.__version__, "numpy": np.__version__},
@@ -344,7 +344,7 @@ def main() -> None:
         "results": results,
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(told, indent=2) + "\n")
+    out.write_text(json.dumps(report, indent=2) + "\n")
     if not all(result.get("agrees", True) for result in results):
         raise SystemExit(1)
 

@@ -97,7 +97,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], Callable[[], Any]]] = {
 
 def run_one(variant: str, seed: int, model: str, device: str) -> dict[str, Any]:
     method, settings, change = VARIANTS[variant]
-    experiment = compose("seq-cifar10", method, overrides={"setting": "online", "buffer": 500} | settings)
+    experiment = compose("seq-cifar10", method, overrides={"online": True, "buffer": 500} | settings)
     assert isinstance(experiment.memory, Policy)
     scenario = scenarios.load("seq-cifar10", experiment.stream).to(device)
     torch.set_num_threads(1)
@@ -113,8 +113,8 @@ def run_one(variant: str, seed: int, model: str, device: str) -> dict[str, Any]:
             experiment.training,
             device,
         )
-    told = {metric: outcome.class_il[metric] for metric in METRICS}
-    return {"variant": variant, "model": model, "seed": seed, **told, "seconds": outcome.seconds}
+    metrics = {metric: outcome.class_il[metric] for metric in METRICS}
+    return {"variant": variant, "model": model, "seed": seed, **metrics, "seconds": outcome.seconds}
 
 
 def show(rows: list[dict[str, Any]]) -> None:

@@ -78,8 +78,8 @@ def statistics() -> str:
     found = []
     for name in names:
         row = []
-        for setting, prefix in (("offline", "seq-digits"), ("online", "seq-digits-online")):
-            start = f"{setting}/{prefix}-{name}-k100-statistics"
+        for regime, prefix in (("offline", "seq-digits"), ("online", "seq-digits-online")):
+            start = f"{regime}/{prefix}-{name}-k100-statistics"
             row += [difference(groups[start + "memory"], groups[start + "training"], metric) for metric in metrics]
         found.append(row)
     head = ["method", "offline, final", "offline, any-time", "online, final", "online, any-time"]
@@ -113,7 +113,7 @@ def corrupted() -> str:
 
 def causes() -> str:
     """What was tried to explain cells above the paper's: S-CIFAR-10 online, minus our own run of the cell."""
-    own = {(c.method, c.group.buffer): c for c in cells("accuracy") if (c.setting, c.scenario) == CIFAR_ONLINE}
+    own = {(c.method, c.group.buffer): c for c in cells("accuracy") if (c.regime, c.scenario) == CIFAR_ONLINE}
     tried = (
         ("er", 200, "separate forward pass for replay", "er-k200-separate"),
         ("er", 200, "learning rate 0.01", "er-k200-lr0.01"),
@@ -157,7 +157,7 @@ def as_mammoth() -> str:
 def options() -> str:
     """Options of memory and methods, minus the same runs without them."""
     cifar, digits = read("online-variants"), read("digits-variants")
-    gcr = next(c.group for c in cells("accuracy") if (c.setting, c.method, c.group.buffer) == ("online", "gcr", 500))
+    gcr = next(c.group for c in cells("accuracy") if (c.regime, c.method, c.group.buffer) == ("online", "gcr", 500))
     cases = [
         ("GCR, `kept_weights=relative`", "S-CIFAR-10 online", cifar["seq-cifar10-online-gcr-k500-relative"], gcr),
         ("GCR, `replace=3`", "S-CIFAR-10 online", cifar["seq-cifar10-online-gcr-k500-replace3"], gcr),
@@ -168,10 +168,10 @@ def options() -> str:
         ("GSS, `gradients=whole`", "gss", "gss-whole"),
         ("iCaRL, `--selector grad-approx`", "icarl", "icarl-grad-approx"),
     ):
-        for setting, start in (("offline", "seq-digits"), ("online", "seq-digits-online")):
+        for regime, start in (("offline", "seq-digits"), ("online", "seq-digits-online")):
             if f"{start}-{name}-k100" in digits:
                 base = digits[f"{start}-{method}-k100"]
-                cases.append((option, f"digits {setting}", digits[f"{start}-{name}-k100"], base))
+                cases.append((option, f"digits {regime}", digits[f"{start}-{name}-k100"], base))
     metrics = ("accuracy", "anytime", "forgetting")
     tests = marked([[difference(group, base, metric) for metric in metrics] for _, _, group, base in cases])
     head = ["option", "scenario", "seeds", "final", "any-time", "forgetting"]
@@ -182,9 +182,7 @@ def options() -> str:
 def precision() -> str:
     """Other precisions minus bfloat16 on equal seeds, S-CIFAR-10 online, K = 500."""
     own = {
-        c.method: c.group
-        for c in cells("accuracy")
-        if (c.setting, c.scenario) == CIFAR_ONLINE and c.group.buffer == 500
+        c.method: c.group for c in cells("accuracy") if (c.regime, c.scenario) == CIFAR_ONLINE and c.group.buffer == 500
     }
     groups = read("online-variants")
     lines = []

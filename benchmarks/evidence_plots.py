@@ -41,7 +41,7 @@ def over_tasks() -> Figure:
     online = {
         runs.NAMES[c.method]: c.group
         for c in runs.cells("accuracy")
-        if (c.setting, c.scenario, c.group.buffer) == ("online", "seq-cifar10", 500)
+        if (c.regime, c.scenario, c.group.buffer) == ("online", "seq-cifar10", 500)
     }
     online["GCR, random rows"] = variants["seq-cifar10-online-gcr-k500-class-balanced"]
     for name in ("GCR, random rows", "GCR", "DER++", "ER"):
@@ -78,7 +78,7 @@ def against_the_paper() -> Figure:
         axes.plot([bounds[0] - cell.paper, bounds[1] - cell.paper], [place, place], color=colour, linewidth=1.5)
         face = colour if p < runs.LEVEL else "white"
         axes.plot(cell.ours.mean - cell.paper, place, "o", color=colour, markerfacecolor=face, markersize=6)
-        name = f"{runs.DATA[cell.scenario]} {cell.setting}, {runs.NAMES[cell.method]}"
+        name = f"{runs.DATA[cell.scenario]} {cell.regime}, {runs.NAMES[cell.method]}"
         labels.append(f"{name}, K = {cell.group.buffer:,} (n = {cell.ours.n})")
     axes.axvline(0, color="#999999", linewidth=1)
     axes.set(xlim=(-8, 16), xlabel="accuracy, ours minus the paper's, points; bar: 95% interval")

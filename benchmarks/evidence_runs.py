@@ -57,7 +57,7 @@ class Group:
 class Cell:
     """A cell of the paper's tables with our runs."""
 
-    setting: str
+    regime: str
     scenario: str
     method: str
     group: Group
@@ -102,18 +102,18 @@ def merged(names: tuple[str, ...]) -> list[Group]:
 def cells(metric: str) -> list[Cell]:
     """All cells of the paper that were repeated, online first."""
     found = []
-    for setting in ("online", "offline"):
-        for group in merged((setting, *MORE_SEEDS[setting])):
+    for regime in ("online", "offline"):
+        for group in merged((regime, *MORE_SEEDS[regime])):
             method = group.experiment["method"]["name"]
             reservoir = method == "gcr" and group.experiment["memory"]["selector"]["name"] == "reservoir"
             method = "gcr + reservoir" if reservoir else method
-            table = "ablation" if reservoir else f"{setting}-{metric}"
-            wanted = {"view": "class-il", "scenario": group.experiment["scenario"], "metric": metric}
+            table = "ablation" if reservoir else f"{regime}-{metric}"
+            wanted = {"protocol": "class-il", "scenario": group.experiment["scenario"], "metric": metric}
             for cell in paper.find(table, method=method, buffer=group.buffer, **wanted):
                 if cell.mean is not None:
-                    found.append(Cell(setting, cell.scenario, method, group, metric, cell.mean))
+                    found.append(Cell(regime, cell.scenario, method, group, metric, cell.mean))
     order = list(NAMES)
-    return sorted(found, key=lambda c: (c.setting == "offline", c.scenario, c.group.buffer, order.index(c.method)))
+    return sorted(found, key=lambda c: (c.regime == "offline", c.scenario, c.group.buffer, order.index(c.method)))
 
 
 def holm(values: Sequence[float]) -> list[float]:

@@ -27,7 +27,7 @@ def coverage() -> str:
             verdicts[metric, id(cell.group)] = cell, verdict(cell, p)
     rows = []
     for cell in cells("accuracy"):
-        row = [f"{DATA[cell.scenario]} {cell.setting}", NAMES[cell.method], f"{cell.group.buffer:,}", str(cell.ours.n)]
+        row = [f"{DATA[cell.scenario]} {cell.regime}", NAMES[cell.method], f"{cell.group.buffer:,}", str(cell.ours.n)]
         for metric in ("accuracy", "forgetting"):
             of, label = verdicts.get((metric, id(cell.group)), (None, ""))
             row += [str(of.ours), f"{of.paper:.2f}", label] if of else [str(cell.group.mean(metric)), "–", "–"]
@@ -52,9 +52,9 @@ def selection() -> str:
     """Matched or random rows x fitted or unit weights; differences to matched rows with fitted weights."""
     online, offline, points = read("online-variants"), read("offline-variants"), read("digits-open-points")
     again = read("offline-selection")  # one pack, seeds that no choice was made by
-    gcr = {(c.setting, c.scenario, c.group.buffer): c.group for c in cells("accuracy") if c.method == "gcr"}
+    gcr = {(c.regime, c.scenario, c.group.buffer): c.group for c in cells("accuracy") if c.method == "gcr"}
     name, kinds = "seq-cifar10-online-gcr-k500-", ("default", "weights-unit", "rows-random", "class-balanced")
-    settings: dict[str, list[Group | None]] = {
+    cases: dict[str, list[Group | None]] = {
         "S-CIFAR-10 online": [
             gcr["online", "seq-cifar10", 500],
             *(online[name + kind] for kind in ("unit", "random-rows", "class-balanced")),
@@ -75,7 +75,7 @@ def selection() -> str:
         "digits offline": [points["offline-" + kind] for kind in kinds],
     }
     head = [
-        "setting",
+        "data",
         "seeds",
         "metric",
         "matched rows, fitted weights",
@@ -84,11 +84,11 @@ def selection() -> str:
         "random, unit",
     ]
     starts, differences = [], []
-    for setting, (base, *others) in settings.items():
+    for data, (base, *others) in cases.items():
         assert base is not None
         seeds = "/".join("–" if group is None else str(len(group.results)) for group in (base, *others))
         for metric, label in (("accuracy", "final"), ("anytime", "any-time")):
-            starts.append([setting, seeds, label, str(base.mean(metric))])
+            starts.append([data, seeds, label, str(base.mean(metric))])
             differences.append([None if group is None else difference(group, base, metric) for group in others])
     return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
 
@@ -104,7 +104,7 @@ def points() -> str:
     """What each point is worth: the released code's choice minus the paper's, all other points at the default."""
     digits, cifar = read("digits-open-points"), read("online-variants")
     base = next(
-        c.group for c in cells("accuracy") if c.method == "gcr" and c.setting == "online" and c.group.buffer == 500
+        c.group for c in cells("accuracy") if c.method == "gcr" and c.regime == "online" and c.group.buffer == 500
     )
     measured = {name: cifar[f"seq-cifar10-online-gcr-k500-{kind}"] for name, kind in
                 (("normalise", "normalise-size"), ("contrast", "logits"))}  # fmt: skip
@@ -136,17 +136,17 @@ def points() -> str:
 
 def figures() -> str:
     """The small table of the README."""
-    found = {(c.setting, c.scenario, c.method, c.group.buffer): c for c in cells("accuracy")}
+    found = {(c.regime, c.scenario, c.method, c.group.buffer): c for c in cells("accuracy")}
     random = {
         ("online", "seq-cifar10", 500): read("online-variants")["seq-cifar10-online-gcr-k500-class-balanced"],
         ("offline", "seq-cifar10", 500): read("offline-variants")["seq-cifar10-gcr-k500-class-balanced"],
         ("offline", "seq-cifar100", 2000): read("offline-selection")["seq-cifar100-gcr-class-balanced-k2000"],
     }
     rows = []
-    for (setting, scenario, buffer), group in random.items():
-        label = f"{DATA[scenario]}, {setting}, K = {buffer:,}"
+    for (regime, scenario, buffer), group in random.items():
+        label = f"{DATA[scenario]}, {regime}, K = {buffer:,}"
         for method in ("der++", "gcr"):
-            cell = found[setting, scenario, method, buffer]
+            cell = found[regime, scenario, method, buffer]
             numbers = [str(cell.ours.n), str(cell.ours), f"{cell.paper:.2f}", f"{cell.group.memory_bytes:,}"]
             rows.append([label, NAMES[method], *numbers])
         ours = group.mean("accuracy")
@@ -168,7 +168,7 @@ def methods() -> str:
 def variants() -> str:
     """Variants of GCR as a whole on CIFAR."""
     online, offline = read("online-variants"), read("offline-variants")
-    own = {(c.setting, c.scenario, c.group.buffer): c for c in cells("accuracy") if c.method == "gcr"}
+    own = {(c.regime, c.scenario, c.group.buffer): c for c in cells("accuracy") if c.method == "gcr"}
     cases: list[tuple[str, tuple[str, str, int], dict[str, Group]]] = []
     for buffer in (200, 500):
         start = f"seq-cifar10-online-gcr-k{buffer}-"

@@ -21,15 +21,15 @@ def completed(path: Path, run_one: Callable[..., Row], wanted: list[Row], proces
     """All rows, after ``run_one(**one, **same)`` for each of ``wanted`` that none of them agrees with."""
     rows = read(path)
     missing = [one for one in wanted if not any(one.items() <= row.items() for row in map(_plain, rows))]
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = [pool.submit(run_one, **one, **same) for one in missing]
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as executor:
+        futures = [executor.submit(run_one, **one, **same) for one in missing]
         for done, future in enumerate(as_completed(futures), 1):
             rows.append(future.result())
             temporary = path.with_suffix(".part")
             temporary.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
             temporary.replace(path)
-            told = ", ".join(f"{name} {rows[-1][name]}" for name in missing[0])
-            print(f"{done}/{len(futures)} {told}: {rows[-1]['accuracy']:.2f}", flush=True)
+            case = ", ".join(f"{name} {rows[-1][name]}" for name in missing[0])
+            print(f"{done}/{len(futures)} {case}: {rows[-1]['accuracy']:.2f}", flush=True)
     return rows
 
 

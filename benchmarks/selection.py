@@ -5,7 +5,7 @@
     python benchmarks/selection.py --cords PATH        also the solvers of a CORDS checkout or installation at PATH
 
 Writes ``results/selection-<device>.json`` and ``results/selection-growth-<device>.png``. Data are made: ReLU features
-around a centre per class, residuals of a softmax that is right more often than not. The objective beside a time is
+around a centre per class, residuals of a softmax that is right more often than not. The objective next to a time is
 ``L_sub`` summed over classes, so that speed is never bought with a worse answer.
 """
 

@@ -33,7 +33,7 @@ from gcr.methods import METHODS, Batch
 from gcr.models import build
 from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.select.cuda_graph import capture
-from gcr.training import How, Run, own_stream, pack
+from gcr.training import How, Run, own_cuda_stream, pack
 from gcr.training.numerics import computing
 
 TASKS = 5
@@ -107,7 +107,7 @@ def network_alone(run: Run, scenario: Scenario) -> Iterator[bool]:
 def gigaflops_a_step(run: Run) -> float:
     """Multiplications and additions of matrix products and convolutions, counted in an eager step with replay."""
     steps = steps_of(run)
-    with own_stream(run.device):
+    with own_cuda_stream(run.device):
         for _ in islice(steps, 3):
             pass
         with FlopCounterMode(display=False) as counter:
@@ -183,8 +183,8 @@ def main() -> None:
                 about["rows"].append(row)
                 row["beside_er"] = beside_er(row, about["rows"])
                 out.write_text(json.dumps(about, indent=2) + "\n")  # what is measured is not lost
-                told = {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items() if k != "ms_all"}
-                print(" ".join(f"{k}={v}" for k, v in told.items()), flush=True)
+                shown = {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items() if k != "ms_all"}
+                print(" ".join(f"{k}={v}" for k, v in shown.items()), flush=True)
     print(f"written: {out}")
 
 

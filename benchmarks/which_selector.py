@@ -131,7 +131,7 @@ def show(rows: list[dict[str, Any]]) -> None:
                 difference = f"{np.mean([a - b for a, b in pairs]):+.2f}"
                 p = f"{stats.ttest_rel(*zip(*pairs, strict=True)).pvalue:.3f}"
             last = [(row["selections"] or [{}])[-1] for row in mine.values()]
-            errors = [told["relative_to_uniform"] for told in last if "relative_to_uniform" in told]
+            errors = [report["relative_to_uniform"] for report in last if "relative_to_uniform" in report]
             error = f"{np.mean(errors):.2f}" if errors else ""
             accuracy = spread([row["accuracy"] for row in mine.values()])
             print(f"{variant:24} {noise:12.0%} {len(mine):5} {accuracy!s:>15} {difference:>15} {p:>8} {error:>15}")

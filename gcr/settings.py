@@ -108,9 +108,13 @@ def _converted(name: str, kind: str, value: Any) -> Any:
         if not math.isfinite(number) or (kind == "int" and number != int(number)):
             raise wrong
         return int(number) if kind == "int" else number
+    if kind == "bool":
+        if not isinstance(value, bool) and value not in ("true", "false"):
+            raise wrong
+        return value in (True, "true")
     if kind == "str" and not isinstance(value, str):
         raise wrong
     return value
 
 
-_KIND_WORDS = {"int": "a whole number", "float": "a finite number", "str": "text"}
+_KIND_WORDS = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "text"}

@@ -18,16 +18,16 @@ def experiment_of(method, seed=0, buffer=20, scenario="seq-digits", selector=Non
 
 
 def put_run(out, experiment, matrix, name=None, seconds=2.0, forgetting=10.0, memory=False, **more):
-    """A finished run whose two views are alike."""
+    """A finished run whose two protocols are alike."""
     folder = RunFolder.of(out, experiment, name)
     folder.path.mkdir(parents=True)
     accuracy = sum(matrix[-1]) / len(matrix[-1])
-    view = {"matrix": matrix, "accuracy": accuracy, "forgetting": None if len(matrix) == 1 else forgetting}
+    protocol = {"matrix": matrix, "accuracy": accuracy, "forgetting": None if len(matrix) == 1 else forgetting}
     made = {"seconds": seconds, "steps": 9, "device": "cpu", "versions": {"gcr": "1"}, "selections": []}
     (folder.path / "experiment.json").write_text(experiment.to_json())
     if memory:
         put_memory(folder.path)
-    (folder.path / "result.json").write_text(json.dumps({"class_il": view, "task_il": view} | made | more))
+    (folder.path / "result.json").write_text(json.dumps({"class_il": protocol, "task_il": protocol} | made | more))
     return folder
 
 
@@ -59,15 +59,15 @@ def square(value, tasks=5):
 
 def finish(job, class_il=50.0, task_il=50.0, forgetting=20.0, versions=None, n_tasks=5, precision="fp32"):
     """A finished run of a job."""
-    views = {
-        view: {"matrix": [[value] * n_tasks] * n_tasks, "accuracy": value, "forgetting": forgetting}
-        for view, value in (("class_il", class_il), ("task_il", task_il))
+    protocols = {
+        protocol: {"matrix": [[value] * n_tasks] * n_tasks, "accuracy": value, "forgetting": forgetting}
+        for protocol, value in (("class_il", class_il), ("task_il", task_il))
     }
     made = {"seconds": 2.0, "steps": 100, "device": "cpu", "versions": versions or {}, "selections": []}
     made["precision"] = precision
     job.folder.path.mkdir(parents=True, exist_ok=True)
     (job.folder.path / "experiment.json").write_text(job.experiment.to_json())
-    (job.folder.path / "result.json").write_text(json.dumps(views | made, indent=2))
+    (job.folder.path / "result.json").write_text(json.dumps(protocols | made, indent=2))
 
 
 def count_reading(monkeypatch):

@@ -1,7 +1,7 @@
 """``gcr demo`` as a user calls it: its table, its report, and every bit of its results.
 
 ``tests/digests.json`` was written by the code before the rooms were opened. A change that is meant to change numbers
-writes the file anew and says so.
+writes the file again and says so.
 """
 
 import hashlib
@@ -69,7 +69,7 @@ def test_seed_0_of_the_demo_has_its_recorded_digest(demo, method):
 
 
 def test_an_online_run_has_its_recorded_digest(tmp_path):
-    experiment = compose("seq-digits", "gcr", seed=0, overrides={"setting": "online"})
+    experiment = compose("seq-digits", "gcr", seed=0, overrides={"online": True})
     folder = RunFolder.of(tmp_path, experiment)
     errors = []
     run_job(0, Job(experiment, folder), Execution(device="cpu"), lambda event: errors.append(event.error))

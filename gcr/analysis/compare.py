@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gcr.analysis.formats import Entry, Sheet
-from gcr.analysis.load import METRICS, VIEWS, Group, Runs
+from gcr.analysis.load import METRICS, PROTOCOLS, Group, Runs
 from gcr.analysis.statistics import BOLD_P, Comparison, Spread, compare, spread
 from gcr.experiments.differences import differing
 from gcr.settings import BadInput
@@ -17,7 +17,7 @@ COLUMNS = ["", "first", "second", "first - second", "seeds", "p", "effect"]
 
 @dataclass(frozen=True)
 class Line:
-    view: str
+    protocol: str
     metric: str
     first: Spread | None  # over the common seeds, as all of the line
     second: Spread | None
@@ -34,11 +34,11 @@ def lines(first: Group, second: Group, metrics: Sequence[str]) -> list[Line]:
     if not set(first.seeds) & set(second.seeds):
         raise BadInput("the two have no seed in common; train both on the same seeds")
     made = []
-    for view, metric in ((view, metric) for view in VIEWS for metric in metrics):
-        ours, theirs = first.by_seed(view, metric), second.by_seed(view, metric)
+    for protocol, metric in ((protocol, metric) for protocol in PROTOCOLS for metric in metrics):
+        ours, theirs = first.by_seed(protocol, metric), second.by_seed(protocol, metric)
         seeds = sorted(ours.keys() & theirs.keys())
         means = [spread([of[seed] for seed in seeds]) for of in (ours, theirs)]
-        made.append(Line(view, metric, means[0], means[1], compare(ours, theirs)))
+        made.append(Line(protocol, metric, means[0], means[1], compare(ours, theirs)))
     return made
 
 
@@ -50,7 +50,7 @@ def sheet(first: Group, second: Group, found: Sequence[Line]) -> Sheet:
         means = [str(of) if of else "–" for of in (line.first, line.second)]
         difference = "–" if test.difference is None else f"{test.difference:+.2f}"
         difference += "" if test.sem is None else f" ± {test.sem:.2f}"
-        return [f"{VIEWS[line.view]} {METRICS[line.metric]}", *means, difference, str(test.n), p, effect]
+        return [f"{PROTOCOLS[line.protocol]} {METRICS[line.metric]}", *means, difference, str(test.n), p, effect]
 
     rows = [[Entry(text, bold=line.test.significant()) for text in texts(line)] for line in found]
     names = [group.folder.name for group in (first, second)]
@@ -61,7 +61,7 @@ def records(found: Sequence[Line]) -> list[dict[str, object]]:
     """The same for CSV, with numbers in full."""
     return [
         {
-            "view": VIEWS[line.view].lower(),
+            "protocol": PROTOCOLS[line.protocol].lower(),
             "metric": line.metric,
             "first": line.first and line.first.mean,
             "second": line.second and line.second.mean,

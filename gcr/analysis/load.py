@@ -21,7 +21,7 @@ from gcr.settings import BadInput, unknown
 
 StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
 
-VIEWS = {"class_il": "class-IL", "task_il": "task-IL"}
+PROTOCOLS = {"class_il": "class-IL", "task_il": "task-IL"}
 METRICS = {
     "accuracy": "accuracy",
     "forgetting": "forgetting",
@@ -58,13 +58,13 @@ class Group:
         """K; None without memory."""
         return self.experiment.memory.buffer if self.experiment.memory else None
 
-    def spread(self, view: str, metric: str) -> Spread | None:
-        """``view`` is class_il or task_il, ``metric`` one of ``METRICS``. None where a run does not have it."""
-        return spread([result[view].get(metric) for result in self.results])
+    def spread(self, protocol: str, metric: str) -> Spread | None:
+        """``protocol`` is class_il or task_il, ``metric`` one of ``METRICS``. None where a run does not have it."""
+        return spread([result[protocol].get(metric) for result in self.results])
 
-    def by_seed(self, view: str, metric: str) -> dict[int, float]:
+    def by_seed(self, protocol: str, metric: str) -> dict[int, float]:
         """The runs that have the metric."""
-        values = {seed: result[view].get(metric) for seed, result in zip(self.seeds, self.results, strict=True)}
+        values = {seed: result[protocol].get(metric) for seed, result in zip(self.seeds, self.results, strict=True)}
         return {seed: value for seed, value in values.items() if value is not None}
 
     @property
@@ -130,16 +130,16 @@ class Runs:
         return notes
 
     def _evaluation_notes(self) -> list[str]:
-        """Methods that are told where tasks end are evaluated there, others after every stream."""
+        """Methods that need task boundaries are evaluated there, others after every stream."""
         online = [group.experiment for group in self.groups if group.experiment.stream.online]
         notes = []
         for scenario in dict.fromkeys(experiment.scenario for experiment in online):
             made = [e for e in online if e.scenario == scenario and e.method.stages != "all at once"]
-            told = dict.fromkeys(e.label for e in made if e.method.stages == "tasks")
-            if told and not all(e.method.stages == "tasks" for e in made):
+            by_task = dict.fromkeys(e.label for e in made if e.method.stages == "tasks")
+            if by_task and not all(e.method.stages == "tasks" for e in made):
                 notes.append(
-                    f"{scenario}, online: {', '.join(told)} evaluated at the ends of tasks, others after every stream; "
-                    "forgetting, any-time and learning accuracy cannot be compared between the two"
+                    f"{scenario}, online: {', '.join(by_task)} evaluated at the ends of tasks, others after every "
+                    "stream; forgetting, any-time and learning accuracy cannot be compared between the two"
                 )
         return notes
 
@@ -155,8 +155,8 @@ class Runs:
 def _mixed(what: str, values: Iterable[object]) -> list[str]:
     """A note where they are not all the same."""
     counts = Counter(map(str, values))
-    told = ", ".join(f"{value} ({number})" for value, number in sorted(counts.items()))
-    return [f"mixed {what}: {told} runs; what they computed may differ"] if len(counts) > 1 else []
+    names = ", ".join(f"{value} ({number})" for value, number in sorted(counts.items()))
+    return [f"mixed {what}: {names} runs; what they computed may differ"] if len(counts) > 1 else []
 
 
 def read_runs(path: Path) -> Runs:
@@ -237,19 +237,21 @@ def _read_experiment(run: StoredRun, known: dict[str, Experiment]) -> Experiment
 
 
 def check_result(result: Any) -> None:
-    """Refuse what is not a result: the two views with their matrices and metrics, and how the run was made."""
+    """Refuse what is not a result: the two protocols with their matrices and metrics, and how the run was made."""
     kinds = {"class_il": dict, "task_il": dict, "seconds": float, "steps": int, "device": str, "versions": dict}
     _check_fields(result, kinds, "result")
-    for view in VIEWS:
-        _check_fields(result[view], {"matrix": list, "accuracy": float, "forgetting": None}, view)
+    for protocol in PROTOCOLS:
+        _check_fields(result[protocol], {"matrix": list, "accuracy": float, "forgetting": None}, protocol)
         for metric in METRICS:
-            if result[view].get(metric) is not None and not _is_number(result[view][metric]):
-                raise BadInput(f"{view}.{metric} must be a finite number or null, got {result[view][metric]!r:.40}")
-        matrix = result[view]["matrix"]
+            if result[protocol].get(metric) is not None and not _is_number(result[protocol][metric]):
+                raise BadInput(
+                    f"{protocol}.{metric} must be a finite number or null, got {result[protocol][metric]!r:.40}"
+                )
+        matrix = result[protocol]["matrix"]
         if not matrix or not all(isinstance(row, list) and len(row) == len(matrix[0]) > 0 for row in matrix):
-            raise BadInput(f"{view}.matrix must be rows of equal length")
+            raise BadInput(f"{protocol}.matrix must be rows of equal length")
         if not all({int, float}.issuperset(map(type, row)) and all(map(math.isfinite, row)) for row in matrix):
-            raise BadInput(f"{view}.matrix must be finite numbers")
+            raise BadInput(f"{protocol}.matrix must be finite numbers")
 
 
 def _check_fields(values: Any, kinds: Mapping[str, type | None], name: str) -> None:

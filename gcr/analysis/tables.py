@@ -6,24 +6,30 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gcr.analysis.formats import Entry, Sheet
-from gcr.analysis.load import METRICS, VIEWS, Group
+from gcr.analysis.load import METRICS, PROTOCOLS, Group
 from gcr.experiments import variants
 from gcr.experiments.differences import unusual
 from gcr.experiments.names import short_names
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
-IN_COLUMNS = ("memory.buffer", "stream.setting")  # told by a table's columns and title
+IN_COLUMNS = ("memory.buffer", "stream.online")  # shown by a table's columns and title
 
 
 def columns(metrics: Sequence[str] = SHOWN) -> list[str]:
-    return ["method", "K", "seeds", *(f"{view} {METRICS[m]}" for view in VIEWS.values() for m in metrics), "seconds"]
+    return [
+        "method",
+        "K",
+        "seeds",
+        *(f"{protocol} {METRICS[m]}" for protocol in PROTOCOLS.values() for m in metrics),
+        "seconds",
+    ]
 
 
 def table(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence[str] = ()) -> list[list[str]]:
-    """A row of text per group, under ``columns``: mean ± SEM over seeds. ``always``: settings that rows must tell."""
+    """A row of text per group, under ``columns``: mean ± SEM over seeds. ``always``: settings named in every row."""
     rows = []
     for name, group in zip(row_names(groups, always), groups, strict=True):
-        spreads = [group.spread(view, metric) for view in VIEWS for metric in metrics]
+        spreads = [group.spread(protocol, metric) for protocol in PROTOCOLS for metric in metrics]
         seconds = f"{group.seconds.mean:.1f}" if group.seconds else "–"
         cells = [str(s) if s else "–" for s in spreads]
         rows.append([name, _buffer(group), str(len(group.seeds)), *cells, seconds])
@@ -43,22 +49,22 @@ def sheets(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence
 
 
 def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[str, object]]:
-    """The same for CSV: a line per group, view and metric, with numbers in full."""
+    """The same for CSV: a line per group, protocol and metric, with numbers in full."""
     lines: list[dict[str, object]] = []
     for members in by_scenario(groups).values():
         for name, group in zip(row_names(members), members, strict=True):
             made = group.experiment
             about: dict[str, object] = {
                 "scenario": made.scenario,
-                "setting": made.stream.setting,
+                "regime": made.stream.regime,
                 "method": name,
                 "buffer": group.buffer,
             }
-            for view, metric in ((v, m) for v in VIEWS for m in metrics):
-                found = group.spread(view, metric)
+            for protocol, metric in ((v, m) for v in PROTOCOLS for m in metrics):
+                found = group.spread(protocol, metric)
                 lines.append(
                     about
-                    | {"view": VIEWS[view].lower(), "metric": metric}
+                    | {"protocol": PROTOCOLS[protocol].lower(), "metric": metric}
                     | {"mean": found.mean if found else None, "sem": found.sem if found else None}
                     | {"n": len(group.seeds)}
                 )
@@ -75,7 +81,7 @@ def by_scenario(groups: list[Group]) -> dict[str, list[Group]]:
 
 
 def row_names(groups: list[Group], always: Sequence[str] = ()) -> list[str]:
-    """The label of each group, with what tells it from others of the same label and buffer size; and with its epochs
+    """The label of each group, with what distinguishes it from others of the same label and buffer size; and its epochs
     where offline groups differ in them, since that would not be a fair comparison."""
     epochs = {group.experiment.training.epochs for group in groups if not group.experiment.stream.online}
     always = [*always, *(["epochs"] if len(epochs) > 1 else [])]
@@ -84,8 +90,8 @@ def row_names(groups: list[Group], always: Sequence[str] = ()) -> list[str]:
         families.setdefault((group.experiment.scenario, group.experiment.label, _buffer(group)), []).append(number)
     names = [group.experiment.label for group in groups]
     for members in families.values():
-        for number, told in zip(members, distinctions([groups[i] for i in members], always), strict=True):
-            names[number] += f" ({told})" if told else ""
+        for number, words in zip(members, distinctions([groups[i] for i in members], always), strict=True):
+            names[number] += f" ({words})" if words else ""
     return names
 
 
@@ -100,11 +106,11 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
     described = [group.experiment.settings for group in groups]
     keys = {key for settings in described for key in settings}
     varying = {key for key in keys if len({str(settings.get(key)) for settings in described}) > 1}
-    told = [_words(group, settings, varying, always) for group, settings in zip(groups, described, strict=True)]
-    folders = _told_apart([group.folder.parts for group in groups])
+    texts = [_words(group, settings, varying, always) for group, settings in zip(groups, described, strict=True)]
+    folders = _shortest_distinct([group.folder.parts for group in groups])
     return [
-        ", ".join(filter(None, [words, f"folder={folder}"])) if told.count(words) > 1 else words
-        for words, folder in zip(told, folders, strict=True)
+        ", ".join(filter(None, [words, f"folder={folder}"])) if texts.count(words) > 1 else words
+        for words, folder in zip(texts, folders, strict=True)
     ]
 
 
@@ -131,7 +137,7 @@ def _words(group: Group, settings: Mapping[str, Any], varying: Collection[str], 
     return ", ".join(f"{name}={value}" for name, value in words.items())
 
 
-def _told_apart(paths: Sequence[tuple[str, ...]]) -> list[str]:
+def _shortest_distinct(paths: Sequence[tuple[str, ...]]) -> list[str]:
     """The last part of each path, or as many as it takes to make them differ."""
     for depth in range(1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-depth:]) for parts in paths]

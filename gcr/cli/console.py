@@ -32,11 +32,11 @@ def warn_of_unreadable(runs: Runs) -> None:
 def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
     for sheet in sheets:
         out.print(sheet.title, style="bold", markup=False, highlight=False, soft_wrap=True)
-        view = _drawn(sheet)
-        if out.is_terminal and _width(view) > out.width:
+        drawn = _drawn(sheet)
+        if out.is_terminal and _width(drawn) > out.width:
             _print_narrow(sheet)
         else:
-            Console(width=_width(view)).print(view)
+            Console(width=_width(drawn)).print(drawn)
     for note in notes:
         _say(note)
 
@@ -48,14 +48,14 @@ def _print_narrow(sheet: Sheet) -> None:
     longest, longest_word = (max(map(len, parts), default=0) for parts in (names, " ".join(names).split()))
     least = [name for name in LEFT_OUT if name in sheet.columns]
     for room, n in itertools.product((longest_word, NAME_WIDTH), range(len(least) + 1)):
-        view, left_out = _drawn(sheet, narrow=True, left_out=least[:n]), least[:n]
-        needed = _width(view) - max(0, longest - room)
+        drawn, left_out = _drawn(sheet, narrow=True, left_out=least[:n]), least[:n]
+        needed = _width(drawn) - max(0, longest - room)
         if needed <= out.width:
             break
     else:
-        view, left_out = _drawn(sheet, narrow=True), []
-        needed = _width(view) - max(0, longest - NAME_WIDTH)
-    Console(width=max(out.width, needed)).print(view)
+        drawn, left_out = _drawn(sheet, narrow=True), []
+        needed = _width(drawn) - max(0, longest - NAME_WIDTH)
+    Console(width=max(out.width, needed)).print(drawn)
     if left_out:
         _say(f"left out for lack of room: {', '.join(left_out)}")
 
@@ -66,22 +66,22 @@ def _say(note: str) -> None:
 
 def _drawn(sheet: Sheet, narrow: bool = False, left_out: Sequence[str] = ()) -> Table:
     shown = [c for c, name in enumerate(sheet.columns) if name not in left_out]
-    view = Table()
+    drawn = Table()
     for c in shown:
         heading = sheet.columns[c]
         if narrow:
             heading = "\n".join(re.split(r"(?<![±-]) ", heading))  # a sign stays with what follows
         folds = narrow and c == 0
-        view.add_column(heading, justify="right" if c else "left", no_wrap=not folds, overflow="fold")
+        drawn.add_column(heading, justify="right" if c else "left", no_wrap=not folds, overflow="fold")
     for row in sheet.rows:
         texts = [row[c].text.replace(" ± ", "±") if narrow else row[c].text for c in shown]
-        view.add_row(*(Text(t, "bold" if row[c].bold else "") for t, c in zip(texts, shown, strict=True)))
-    return view
+        drawn.add_row(*(Text(t, "bold" if row[c].bold else "") for t, c in zip(texts, shown, strict=True)))
+    return drawn
 
 
-def _width(view: Table) -> int:
+def _width(drawn: Table) -> int:
     """With nothing folded."""
-    return Console(width=10_000).measure(view).maximum
+    return Console(width=10_000).measure(drawn).maximum
 
 
 def print_table(form: str, sheets: Sequence[Sheet], records: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> None:
@@ -104,16 +104,16 @@ def check_format(form: str) -> None:
 
 
 def print_names(kind: str, rows: list[tuple[str, str, str]], third: str = "settings and defaults") -> None:
-    view = Table(box=None, pad_edge=False, header_style="bold")
-    view.add_column(kind, no_wrap=True)
-    view.add_column("what it is")
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    drawn.add_column(kind, no_wrap=True)
+    drawn.add_column("what it is")
     if any(row[2] for row in rows):
-        view.add_column(third)
+        drawn.add_column(third)
     for row in rows:
-        view.add_row(*row[: len(view.columns)])
-    print_whole(view)
+        drawn.add_row(*row[: len(drawn.columns)])
+    print_whole(drawn)
 
 
-def print_whole(view: Table) -> None:
+def print_whole(drawn: Table) -> None:
     """Outside a terminal there is no width to fit: print lines as long as they need to be."""
-    Console(width=None if out.is_terminal else 200).print(view)
+    Console(width=None if out.is_terminal else 200).print(drawn)

@@ -36,14 +36,14 @@ def list_sets() -> None:
     from gcr.data import CATALOG, data_root, own_names
     from gcr.data.catalog import commands
 
-    view = Table(box=None, pad_edge=False, header_style="bold")
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("data set", "what it is", "here"):
-        view.add_column(column, no_wrap=column == "data set")
+        drawn.add_column(column, no_wrap=column == "data set")
     for known in CATALOG:
-        view.add_row(known.name, known.summary, _state(known.name) or f"no; {commands(known.name)}")
+        drawn.add_row(known.name, known.summary, _state(known.name) or f"no; {commands(known.name)}")
     for name in own_names():
-        view.add_row(name, "your own", _state(name))
-    Console(width=None if out.is_terminal else 200).print(view)
+        drawn.add_row(name, "your own", _state(name))
+    Console(width=None if out.is_terminal else 200).print(drawn)
     out.print(f"folder: {data_root()}", highlight=False, soft_wrap=True)
 
 

@@ -49,7 +49,7 @@ def count(jobs: Sequence[Job]) -> Count:
 
 
 def _sheets(plan: Plan) -> list[Sheet]:
-    """A table per scenario and setting, a row per place: the runs for which its values were chosen."""
+    """A table per scenario and regime, a row per place: the runs for which its values were chosen."""
     from gcr.analysis.formats import Sheet
 
     rows: dict[str, list[list[Entry]]] = {}
@@ -58,19 +58,19 @@ def _sheets(plan: Plan) -> list[Sheet]:
         found = count(search.trials(plan.out))
         rows.setdefault(f"{place[2]}, {place[0]}: trials", []).append(_row(place[3], place[4], "both", found))
     for place in plan.places:
-        setting, view, scenario, method, buffer = place
+        regime, protocol, scenario, method, buffer = place
         found = count(plan.jobs_of(place)) if place in plan.chosen else Count(len(plan.seeds))
-        view = view.replace("il", "IL") + ("" if place in plan.chosen else ", not chosen yet")
-        rows.setdefault(f"{scenario}, {setting}: runs", []).append(_row(method, buffer, view, found))
+        protocol = protocol.replace("il", "IL") + ("" if place in plan.chosen else ", not chosen yet")
+        rows.setdefault(f"{scenario}, {regime}: runs", []).append(_row(method, buffer, protocol, found))
     mark = f" ({plan.request.mark})" if plan.request.mark else ""
     return [Sheet(title + mark, COLUMNS, lines) for title, lines in rows.items()]
 
 
-def _row(method: str, buffer: int, view: str, found: Count) -> list[Entry]:
+def _row(method: str, buffer: int, protocol: str, found: Count) -> list[Entry]:
     from gcr.analysis.formats import Entry
 
     numbers = [found.runs, found.done, found.running, found.missing]
-    return [Entry(method), Entry(str(buffer)), Entry(view), *(Entry(str(number)) for number in numbers)]
+    return [Entry(method), Entry(str(buffer)), Entry(protocol), *(Entry(str(number)) for number in numbers)]
 
 
 def _notes(plan: Plan, jobs: Sequence[Job], trials: Sequence[Job]) -> list[str]:
@@ -125,11 +125,11 @@ def _say_time(plan: Plan, how: Execution, probe_seconds: float) -> None:
     workers = min(how.processes or os.cpu_count() or 1, len(left)) if device.type == "cpu" else 1
     seconds = sum(estimate.seconds for estimate in found if estimate is not None) / workers
     sources = Counter(estimate.source if estimate else "unknown" for estimate in found)
-    told = ", ".join(f"{number} by {source}" for source, number in sources.most_common() if source != "unknown")
+    counts = ", ".join(f"{number} by {source}" for source, number in sources.most_common() if source != "unknown")
     unknown = f"; {sources['unknown']} runs are not in it: nothing like them was measured" if sources["unknown"] else ""
     where = f"{workers} at a time on the CPU" if device.type == "cpu" else "one by one on the GPU; packs take less"
-    if told:
-        text = f"time left: about {in_words(seconds)}, {where} (runs estimated: {told}{unknown})"
+    if counts:
+        text = f"time left: about {in_words(seconds)}, {where} (runs estimated: {counts}{unknown})"
     else:
         text = "time left: unknown, since nothing was measured; give --probe 10"
     out.print(text, markup=False, highlight=False, soft_wrap=True)

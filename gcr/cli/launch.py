@@ -29,7 +29,7 @@ def train_and_show(
 ) -> int:
     """Train what is not there yet and print all; with a ``title``, write a report into ``folder``. The exit code.
 
-    Settings that were ``given`` are told below the table, those that are ``varied`` in its rows.
+    Settings that were ``given`` are listed below the table, those that are ``varied`` in its rows.
     """
     from gcr.analysis.load import group_runs
     from gcr.analysis.tables import sheets
@@ -54,8 +54,8 @@ def train_and_show(
     runs = group_runs(job.folder for job in jobs if job.folder.finished)
     warn_of_unreadable(runs)
     if runs.groups:
-        told = ", ".join(f"{name}={value}" for name, value in (given or {}).items())
-        print_sheets(sheets(runs.groups, always=varied), [*([f"given: {told}"] if told else []), *runs.notes])
+        words = ", ".join(f"{name}={value}" for name, value in (given or {}).items())
+        print_sheets(sheets(runs.groups, always=varied), [*([f"given: {words}"] if words else []), *runs.notes])
     if runs.groups and title:
         page = write_report(runs.groups, folder / "report.html", title)
         out.print(f"report: {page}", highlight=False, soft_wrap=True)

@@ -24,6 +24,7 @@ from gcr.cli.options import (
     GpusOption,
     MetricsOption,
     NoModelOption,
+    OnlineOption,
     OutOption,
     PackOption,
     PrecisionOption,
@@ -116,9 +117,7 @@ def run(
         str | None, typer.Option("--selector", help="See `gcr selectors`; the method's own if not given.")
     ] = None,
     variant: VariantOption = None,
-    setting: Annotated[
-        str | None, typer.Option("--setting", help="offline (the default) or online: one pass over streams.")
-    ] = None,
+    online: OnlineOption = False,
     stream: Annotated[int | None, typer.Option("--stream", help="Examples of each stream, online.")] = None,
     buffer: Annotated[int | None, typer.Option("--buffer", "-k", help="Examples kept in memory.")] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over each task.")] = None,
@@ -150,7 +149,7 @@ def run(
         int,
         typer.Option(
             "--checkpoint-steps",
-            help="A checkpoint every so many steps, besides those at epochs' ends; 0: only those.",
+            help="A checkpoint every so many steps and at the end of each epoch; 0: only the latter.",
             min=0,
         ),
     ] = 0,
@@ -171,7 +170,7 @@ def run(
 
     `gcr run seq-digits --method er --selector grad-approx --set lr=0.03 --out runs/er-gcr`
 
-    `gcr run seq-digits --method all --setting online --seeds 0-4`
+    `gcr run seq-digits --method all --online --seeds 0-4`
 
     `gcr run seq-digits --vary selector=grad-approx,class-balanced --vary gamma=0,0.1 --seeds 0-4`
 
@@ -192,7 +191,7 @@ def run(
         "memory.buffer": buffer,
         "training.epochs": epochs,
         "training.precision": precision,
-        "stream.setting": setting,
+        "stream.online": online or None,
         "stream.stream": stream,
         "model": model,
         "variant": variant,
@@ -212,7 +211,7 @@ def run(
         raise BadInput(f'name must be letters, digits and any of ._+-, got "{name}"')
     variants = read_variants(vary or [])
     if twice := variants[0].keys() & (overrides.keys() | ({"selector"} if selector else set())):
-        raise BadInput(f"{min(twice)} is varied and given once more; give it once")
+        raise BadInput(f"{min(twice)} is given twice, once by --vary; give it once")
     jobs = []
     for each, changed, seed in itertools.product(methods, variants, read_seeds(seeds)):
         values = settings_of(each, overrides, several=many) | {k: v for k, v in changed.items() if k != "selector"}
@@ -237,7 +236,7 @@ def run(
         model=not no_model,
     )
     shown = {key: key.split(".")[-1] if key in named else key for key in overrides}  # as they were typed
-    given = {shown[key]: value for key, value in overrides.items() if shown[key] not in ("buffer", "setting")}
+    given = {shown[key]: value for key, value in overrides.items() if shown[key] not in ("buffer", "online")}
     return launch.train_and_show(jobs, out_folder, how, given=given, varied=list(variants[0]))
 
 
@@ -250,10 +249,10 @@ def table(
     metrics: MetricsOption = "accuracy,forgetting",
     form: FormatOption = "terminal",
     paper: Annotated[
-        str | None, typer.Option("--paper", help="A table of the paper to set the runs beside, as offline-accuracy.")
+        str | None, typer.Option("--paper", help="A table of the paper to compare the runs with, as offline-accuracy.")
     ] = None,
 ) -> None:
-    """Mean ± SEM over seeds for all finished runs below a folder; or a table of the paper, with our runs beside it.
+    """Mean ± SEM over seeds for all finished runs below a folder; or next to a table of the paper.
 
     Examples:
 

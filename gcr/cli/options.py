@@ -14,6 +14,7 @@ RunsArgument = Annotated[
         metavar="PATH",
     ),
 ]
+OnlineOption = Annotated[bool, typer.Option("--online", help="One pass over streams instead of tasks in turn.")]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for run folders.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")]
 PackOption = Annotated[str, typer.Option("--pack", help="Runs at a time on a GPU; auto: as many as pay.")]

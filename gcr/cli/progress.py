@@ -92,7 +92,7 @@ class TableProgress:
         self.done = self.failed = self.elsewhere = 0
         self.ended: set[int] = set()
         self.last: deque[str] = deque(maxlen=LAST)
-        self.began = self.told = clock()
+        self.began = self.printed_at = clock()
         self.bar = Progress(
             BarColumn(20),
             TextColumn("{task.description}"),
@@ -171,8 +171,8 @@ class TableProgress:
         if self.console.is_terminal:
             done = sum(w * f for w, f in zip(self.weights, self.fractions, strict=True))
             self.bar.update(self.task, description=self.text(), completed=done)
-        elif self.clock() - self.told >= LINE_SECONDS:
-            self.told = self.clock()
+        elif self.clock() - self.printed_at >= LINE_SECONDS:
+            self.printed_at = self.clock()
             self.say(self.text())
 
 

@@ -15,6 +15,7 @@ from gcr.cli.options import (
     FormatOption,
     GpusOption,
     NoModelOption,
+    OnlineOption,
     OutOption,
     PackOption,
     PrecisionOption,
@@ -38,7 +39,9 @@ def reproduce(
     scenario: Annotated[str | None, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = None,
     method: Annotated[str | None, typer.Option("--method", "-m", help="Only these rows, as er,gcr.")] = None,
     buffer: Annotated[str | None, typer.Option("--buffer", "-k", help="Only these buffer sizes, as 200,500.")] = None,
-    view: Annotated[str | None, typer.Option("--view", help="Only class-il or task-il, with its values' runs.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", help="Only class-il or task-il, with its values' runs.")
+    ] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help="As 0,1,2 or 0-4; 15 of them if not given.")] = None,
     values: Annotated[
         str | None,
@@ -68,7 +71,7 @@ def reproduce(
     track: TrackOption = "",
     no_model: NoModelOption = False,
 ) -> int:
-    """A table of the paper from nothing: its runs, paired tests, the table beside the paper's, and a page.
+    """Reproduce a table of the paper: runs, paired tests, the table next to the paper's, and a page.
 
     Runs that are there are never repeated, so the same command continues, and several may work on one folder. All
     tables share the folder, so that none is trained twice.
@@ -79,7 +82,7 @@ def reproduce(
 
     `gcr reproduce offline-accuracy --dry-run`
 
-    `gcr reproduce offline-accuracy --scenario seq-cifar10 --method der++,gcr --buffer 500 --view class-il --seeds 0-4`
+    `gcr reproduce offline-accuracy --scenario seq-cifar10 --method der++,gcr --buffer 500 --protocol class-il`
     """
     from gcr.cli import dry_run as listing
     from gcr.cli import reproducing
@@ -91,7 +94,7 @@ def reproduce(
         scenarios=read_words("scenario", scenario),
         methods=read_words("method", method),
         buffers=read_buffers(buffer),
-        views=tuple(word.lower() for word in read_words("view", view)),
+        protocols=tuple(word.lower() for word in read_words("protocol", protocol)),
         seeds=tuple(read_seeds(seeds)) if seeds is not None else (),
         values=values or "",
         epochs_scale=epochs_scale,
@@ -126,7 +129,7 @@ def sweep(
     scenario: Annotated[str, typer.Argument(help="Which tasks; see `gcr scenarios`.")],
     method: Annotated[str, typer.Option("--method", "-m", help="See `gcr methods`; or a row as 'er + grad-approx'.")],
     buffer: Annotated[int | None, typer.Option("--buffer", "-k", help="Examples kept in memory.")] = None,
-    setting: Annotated[str, typer.Option("--setting", help="offline or online: one pass over streams.")] = "offline",
+    online: OnlineOption = False,
     grid: Annotated[
         str, typer.Option("--grid", help="paper, or a TOML file with a list per setting, as lr = [0.01, 0.03].")
     ] = "paper",
@@ -158,16 +161,17 @@ def sweep(
     Example: `gcr sweep seq-digits --method er --buffer 50 --grid mine.toml --seeds 0,1 --final-seeds 0-4`
     """
     from gcr.cli import reproducing
-    from gcr.paper.grid_search import VIEWS, Search, paper_grid, read_grid
+    from gcr.paper.grid_search import PROTOCOLS, Search, paper_grid, read_grid
     from gcr.runs.job import Execution
 
-    if metric not in (*VIEWS, "both"):
-        raise unknown("metric", metric, (*VIEWS, "both"))
-    points = paper_grid(setting, method) if grid == "paper" else read_grid(Path(grid))
+    if metric not in (*PROTOCOLS, "both"):
+        raise unknown("metric", metric, (*PROTOCOLS, "both"))
+    regime = "online" if online else "offline"
+    points = paper_grid(regime, method) if grid == "paper" else read_grid(Path(grid))
     common = read_settings(settings or []) | ({} if precision is None else {"precision": precision})
     if twice := common.keys() & points.keys():
         raise BadInput(f"{min(twice)} is in the grid and in --set; give it once")
-    search = Search(scenario, setting, method, buffer, points, common, tuple(read_seeds(seeds)))
+    search = Search(scenario, regime, method, buffer, points, common, tuple(read_seeds(seeds)))
     finals = [] if final_seeds == "none" else read_seeds(final_seeds)
     how = Execution(
         device=device,
@@ -180,4 +184,4 @@ def sweep(
         track=track,
         model=not no_model,
     )
-    return reproducing.sweep(search, VIEWS if metric == "both" else (metric,), finals, out_folder, how)
+    return reproducing.sweep(search, PROTOCOLS if metric == "both" else (metric,), finals, out_folder, how)

@@ -49,8 +49,8 @@ def reproduce(plan: Plan, how: Execution, form: str = "terminal") -> int:
     return 1 if left or n_failed or n_unreadable else 0
 
 
-def sweep(search: Search, views: Sequence[str], final_seeds: Sequence[int], folder: Path, how: Execution) -> int:
-    """Search, write down the choice, train the winner of each view on all data. Returns the exit code."""
+def sweep(search: Search, protocols: Sequence[str], final_seeds: Sequence[int], folder: Path, how: Execution) -> int:
+    """Search, write down the choice, train the winner of each protocol on all data. Returns the exit code."""
     from gcr.analysis.load import group_runs
     from gcr.analysis.tables import sheets
     from gcr.paper.grid_search import choose, write_choice
@@ -64,10 +64,12 @@ def sweep(search: Search, views: Sequence[str], final_seeds: Sequence[int], fold
     choice = choose(search, folder)
     if choice is None:
         return 1  # what failed has been said
-    print_sheets(_ranking_sheets(search, choice, views), _more_points(choice, views))
-    written = write_choice(search, choice, folder, views)
+    print_sheets(_ranking_sheets(search, choice, protocols), _more_points(choice, protocols))
+    written = write_choice(search, choice, folder, protocols)
     out.print(f"choice: {written}", highlight=False, soft_wrap=True)
-    jobs = distinct(search.final(choice.values(view), seed, folder) for view in views for seed in final_seeds)
+    jobs = distinct(
+        search.final(choice.values(protocol), seed, folder) for protocol in protocols for seed in final_seeds
+    )
     signal = _train(jobs, folder, how, "runs")
     runs = group_runs(job.folder for job in jobs if job.folder.finished)
     warn_of_unreadable(runs)
@@ -107,7 +109,7 @@ def _write_page(asked: Plan) -> None:
     from gcr.report import HeadlineTable, write_report
     from gcr.runs.folder import finished_runs
 
-    request = replace(asked.request, scenarios=(), methods=(), buffers=(), seeds=(), views=())
+    request = replace(asked.request, scenarios=(), methods=(), buffers=(), seeds=(), protocols=())
     plan, mark = make_plan(request, asked.out).with_choices(), request.mark
     names = dict.fromkeys(job.folder.path.parent for job in plan.jobs())
     runs = group_runs(folder for name in names for folder in finished_runs(name))
@@ -129,9 +131,9 @@ def _write_page(asked: Plan) -> None:
 def _notes_of(plan: Plan) -> list[str]:
     notes = []
     if plan.request.mark:
-        notes.append(f"{plan.request.mark}: a quick look, no repetition; the paper's values are not set beside it")
+        notes.append(f"{plan.request.mark}: a quick look, not a reproduction; the paper's values are left out")
     if plan.searches:
-        notes.append("values were chosen by a search on 10% of the training images: sweep-*.json beside the runs")
+        notes.append("values were chosen by a search on 10% of the training images: sweep-*.json next to the runs")
         lacking = len(plan.places) - len(plan.chosen)
         if lacking:
             notes.append(
@@ -141,7 +143,7 @@ def _notes_of(plan: Plan) -> list[str]:
 
 
 def _train(jobs: Sequence[Job], folder: Path, how: Execution, name: str) -> int:
-    """Train what is missing, with progress, together with whoever trains into the same folder. The signal that stopped
+    """Train what is missing, with progress, together with other processes that use the folder. The signal that stopped
     it, or 0."""
     from gcr.cli.progress import TableProgress
     from gcr.paper.plan import unfinished
@@ -190,24 +192,24 @@ def _weights(jobs: Sequence[Job], waiting: Sequence[Job], folder: Path, how: Exe
     return probe.weights([job.experiment for job in waiting])
 
 
-def _ranking_sheets(search: Search, choice: Choice, views: Sequence[str]) -> list[Sheet]:
-    """The best points of each view, the chosen one first."""
+def _ranking_sheets(search: Search, choice: Choice, protocols: Sequence[str]) -> list[Sheet]:
+    """The best points of each protocol, the chosen one first."""
     from gcr.analysis.formats import Entry, Sheet
 
     found = []
-    for view in views:
+    for protocol in protocols:
         rows = []
-        for place, point in enumerate(choice.ranking[view][:SHOWN_POINTS]):
+        for place, point in enumerate(choice.ranking[protocol][:SHOWN_POINTS]):
             values = ", ".join(f"{key}={value}" for key, value in point["values"].items())
             mean = "failed" if point["mean"] is None else f"{point['mean']:.2f}"
             rows.append([Entry(values, bold=place == 0), Entry(mean, bold=place == 0), Entry(str(point["n"]))])
-        title = f"{search.method} on {search.scenario}, {view.replace('il', 'IL')} validation accuracy: percent"
+        title = f"{search.method} on {search.scenario}, {protocol.replace('il', 'IL')} validation accuracy: percent"
         found.append(Sheet(title, ["values", "mean", "n"], rows))
     return found
 
 
-def _more_points(choice: Choice, views: Sequence[str]) -> list[str]:
-    more = len(choice.ranking[views[0]]) - SHOWN_POINTS
+def _more_points(choice: Choice, protocols: Sequence[str]) -> list[str]:
+    more = len(choice.ranking[protocols[0]]) - SHOWN_POINTS
     return [f"{more} more points of the grid are in the file"] if more > 0 else []
 
 

@@ -72,7 +72,7 @@ def gunzip(data: bytes, name: str, limit: int = MAX_MEMBER_BYTES) -> bytes:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             unpacked = file.read(limit + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"{name} is no whole gzip file ({error}); get it again") from None
+        raise BadInput(f"{name} is not a complete gzip file ({error}); get it again") from None
     if len(unpacked) > limit:
         raise BadInput(f"{name} unpacks to more than {limit} bytes; it is not what it should be")
     return unpacked
@@ -120,7 +120,7 @@ def _zip(path: Path) -> Tree:
     try:
         archive = zipfile.ZipFile(path)
     except (OSError, zipfile.BadZipFile) as error:
-        raise BadInput(f"{path} is no whole zip archive ({error}); get it again") from None
+        raise BadInput(f"{path} is not a complete zip archive ({error}); get it again") from None
     gate = _Gate(path, MAX_ZIP_BYTES)
     members: dict[str, zipfile.ZipInfo] = {}
     folders: list[str] = []
@@ -163,7 +163,7 @@ def _tar(path: Path) -> Tree:
                         content = archive.extractfile(member)
                         contents[gate.once(name)] = content.read() if content else b""
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise BadInput(f"{path} is no whole tar archive ({error}); get it again") from None
+        raise BadInput(f"{path} is not a complete tar archive ({error}); get it again") from None
     return Tree(str(path), tuple(sorted(contents)), contents.__getitem__, folders=tuple(folders))
 
 

@@ -161,7 +161,7 @@ def is_cached(name: str) -> bool:
 def open_cached(name: str) -> CachedSet:
     """The data set of that name, all files there and of the right size.
 
-    An error with the commands that get it if it is not there, or make it anew if it is damaged.
+    An error with the commands that get it if it is not there, or create it again if it is damaged.
     """
     cached = described(name)
     cached.check_files()
@@ -251,4 +251,4 @@ def _is_whole(folder: Path) -> bool:
 
 
 def corrupt(name: str, file: Path, what: str) -> BadInput:
-    return BadInput(f"{file} is damaged ({what}); make it anew with: {commands(name)}")
+    return BadInput(f"{file} is damaged ({what}); create it again with: {commands(name)}")

@@ -1,4 +1,4 @@
-"""Proof that a cached data set is whole: hashes, counts per class and channel statistics, taken from the files anew."""
+"""Proof that a cached data set is whole: hashes, counts per class and channel statistics, recomputed from the files."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _transfer(url: str, part: Path, progress: Progress, elsewhere: str) -> None:
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing left to fetch: the checksum tells whether it is all there
+        if error.code == 416 and have:  # nothing left to fetch: the checksum shows whether it is complete
             return
         if error.code >= 500:
             raise _Broken(f"the server answers {error.code} {error.reason}") from None

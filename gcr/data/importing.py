@@ -50,7 +50,7 @@ def get_set(
     check_name(name)
     known = find(name)
     if known is None:
-        raise BadInput(f"{name} is no official data set; a set of your own comes with: gcr data import {name} PATH")
+        raise BadInput(f"{name} is not an official data set; a set of your own comes with: gcr data import {name} PATH")
     if not known.archives:
         raise BadInput(
             f"{name} cannot be downloaded without an account; get it from its makers, then: gcr data import {name} "

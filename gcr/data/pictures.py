@@ -18,7 +18,7 @@ from gcr.settings import BadInput
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".gif", ".tif", ".tiff")
 MAX_PIXELS = 80_000_000  # of one picture: larger ones are taken for bombs
-TOLD = 5  # bad pictures that are named; the others are counted
+NAMED = 5  # bad pictures that are named; the others are counted
 
 
 class BadPicture(BadInput):
@@ -44,7 +44,7 @@ class BadPictures(BadInput):
 
 
 class Tally:
-    """Pictures that cannot be read: all are counted before any is told, so that they can be mended at one go."""
+    """Pictures that cannot be read: all are counted before any is reported, so that one pass can fix them."""
 
     def __init__(self) -> None:
         self.first: list[BadPicture] = []
@@ -52,7 +52,7 @@ class Tally:
 
     def add(self, found: Iterable[BadPicture], n: int = 1) -> None:
         """Some of the ``n`` pictures that were found."""
-        self.first = [*self.first, *found][:TOLD]
+        self.first = [*self.first, *found][:NAMED]
         self.n += n
 
     def check(self) -> None:
@@ -93,7 +93,7 @@ def decode(data: bytes, name: str, channels: int = 3, size: int = 0, upright: bo
 def first_shape(
     pictures: Iterable[tuple[bytes, str]], channels: int, size: int, upright: bool = True
 ) -> tuple[int, int, int]:
-    """[c, h, w] of the first picture that can be read; those before it are told when all are decoded."""
+    """[c, h, w] of the first picture that can be read; those before it are reported when all are decoded."""
     bad = Tally()
     for data, name in pictures:
         try:
@@ -134,10 +134,10 @@ def decode_all(
         return pixels
 
     rows = block_rows(shape)
-    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads:
         for start in range(0, n, rows):
             good: list[Pixels] = []
-            for found in pool.map(one, range(start, min(start + rows, n))):
+            for found in threads.map(one, range(start, min(start + rows, n))):
                 if isinstance(found, BadPicture):
                     tally.add([found])
                 else:

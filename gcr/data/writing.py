@@ -73,7 +73,7 @@ def _write_arrays(folder: Path, name: str, format_name: str, source: Source, pro
         n, file = len(part.labels), f"{part_name}-images.npy"
         try:
             sha256[file] = write_array(folder / file, (n, *source.shape), "|u1", passing(part, part_name == "train"))
-        except BadPictures as error:  # those of the other part are told with them
+        except BadPictures as error:  # reported together with those of the other part
             bad.add(error.tally.first, error.tally.n)
         file = f"{part_name}-labels.npy"
         sha256[file] = write_array(folder / file, (n,), "<i8", iter([part.labels.astype("<i8")]))

@@ -24,10 +24,10 @@ def differences(there: Experiment, asked: Experiment) -> list[str]:
 
 
 def unusual(experiment: Experiment) -> set[str]:
-    """Its settings, under dotted names, that are not at their defaults for its setting, selector, buffer and epochs;
+    """Its settings, under dotted names, that are not at their defaults for its regime, selector, buffer and epochs;
     and its epochs, if they are not the default."""
     memory, selector = experiment.memory, None
-    given: dict[str, Any] = {"setting": experiment.stream.setting}
+    given: dict[str, Any] = {"online": experiment.stream.online}
     if memory is not None:
         given["buffer"], selector = memory.buffer, memory.selector.name
     names = experiment.scenario, experiment.method.name

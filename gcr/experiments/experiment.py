@@ -69,7 +69,7 @@ class Experiment:
             )
         if stream.online and training.epochs > 1 and method.stages != "all at once":
             raise BadInput(
-                f"epochs must be 1 in the online setting, got {training.epochs}; a stream passes once "
+                f"epochs must be 1 online, got {training.epochs}; a stream passes once "
                 "(repeats sets the steps on every batch)"
             )
         if method.stages == "tasks" and self.memory is not None and self.memory.every:
@@ -196,9 +196,9 @@ def compose(
     if variant is not None and not has_variants(method, policy_class.name):
         raise BadInput(f"{whose} has no variants; leave out variant, or use method gcr or selector grad-approx")
     values = assign(given, owners, whose, unused_by(method_class))
-    online = values["stream"].get("setting") == "online"
+    online = Stream(online=values["stream"].get("online", False)).online
     if "stream" in values["stream"] and not online:
-        raise BadInput("stream is the length of streams in the online setting; add --setting online, or leave it out")
+        raise BadInput("stream is the length of streams and needs online; add --online, or leave it out")
     streamed = online and method_class.stages != "all at once"
     usual: dict[str, dict[str, Any]] = {
         "stream": {"stream": about.stream} if online else {},
@@ -293,7 +293,7 @@ def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dic
     if "memory" not in owners:
         owners, ignored = {**owners, "memory": Policy}, ignored | {f"memory.{name}" for name in setting_names(Policy)}
     for key in overrides.keys() - {"model", "variant"}:
-        with contextlib.suppress(BadInput):  # ``compose`` refuses what is no setting
+        with contextlib.suppress(BadInput):  # ``compose`` refuses unknown settings
             if ".".join(find_owner(key, owners, method)) in ignored:
                 left_out.add(key)
     return {key: value for key, value in overrides.items() if not (several and key in left_out)}

@@ -17,7 +17,7 @@ def setting_lines(
     """Dotted name, help and default of every setting that ``compose`` takes, and the default online where it differs.
     Without ``advanced``: those that users change most."""
     experiment = compose(scenario, method, selector=selector)
-    online = compose(scenario, method, selector=selector, overrides={"setting": "online"})
+    online = compose(scenario, method, selector=selector, overrides={"online": True})
     lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
     if experiment.has_variants:
         text = f"all details in which the GCR paper and its released code differ: {' or '.join(VARIANTS)}"
@@ -30,7 +30,7 @@ def setting_lines(
                 continue
             if advanced or not declared.metadata["advanced"]:
                 both = getattr(part, name), getattr(streamed[owner], name)
-                default = str(both[0]) if key == "stream.setting" else _default(*both)
+                default = str(both[0]).lower() if key == "stream.online" else _default(*both)
                 lines.append((key, declared.metadata["help"], default))
     return lines
 

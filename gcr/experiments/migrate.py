@@ -1,7 +1,7 @@
 """Experiments from earlier versions, in today's form.
 
 Version 0.1 kept the learning rate under ``training`` and iCaRL's weight decay under ``method``; both are the
-optimizer's now. Its first files have no ``stream``.
+optimizer's now. Its ``stream.setting`` is ``stream.online``, true or false. Its first files have no ``stream``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ def migrated(values: Mapping[str, Any]) -> dict[str, Any]:
     >>> old = {"method": {"name": "icarl", "weight_decay": 1e-4}, "training": {"epochs": 5, "lr": 0.1}}
     >>> migrated(old)["optimizer"]
     {'name': 'sgd', 'lr': 0.1, 'weight_decay': 0.0001}
+    >>> migrated({"stream": {"setting": "online", "stream": 300}})["stream"]
+    {'online': True, 'stream': 300}
     """
     new = {"stream": {}} | dict(values)
+    if isinstance(new["stream"], Mapping) and new["stream"].get("setting") in ("offline", "online"):
+        stream = dict(new["stream"])
+        new["stream"] = {"online": stream.pop("setting") == "online"} | stream
     method, training = new.get("method"), new.get("training")
     if "optimizer" in new or not isinstance(method, Mapping) or not isinstance(training, Mapping):
         return new

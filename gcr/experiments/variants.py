@@ -123,7 +123,7 @@ def settings_of_variant(
 
 def nearest(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The variant that an experiment is nearest to, and its settings that differ. ``settings`` have dotted names."""
-    one_pass = settings["stream.setting"] == "online" or settings["training.epochs"] == 1
+    one_pass = settings["stream.online"] or settings["training.epochs"] == 1
 
     def differing(variant: str) -> dict[str, Any]:
         names = settings["method.name"], settings["selector.name"]

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gcr.memory.buffer_state import COUNTERS, SIZES, checked_columns
 from gcr.memory.examples import Examples, as_batch, as_count, as_floats, check_dtype, check_fits
-from gcr.memory.randomness import selection_draws, stream
+from gcr.memory.randomness import generator, selection_draws
 from gcr.memory.sampling import Coin
 from gcr.select import Coreset, Pool, Selector
 from gcr.settings import BadInput
@@ -95,7 +95,7 @@ class Buffer:
         else:
             n_classes = batch["logits"].shape[1] if "logits" in batch else None
             self._allocate(tuple(batch["image"].shape[1:]), batch["image"].dtype, n_classes)
-        draws = stream((self.seed, int(self.adds)), "add").random(len(batch["label"]))
+        draws = generator((self.seed, int(self.adds)), "add").random(len(batch["label"]))
         self.offer(batch, torch.from_numpy(draws).to(self.device))
         self.adds += 1
 
@@ -106,7 +106,7 @@ class Buffer:
         """
         n = as_count("n", n, 1)
         self._refuse_empty("sample from")
-        draws = stream((self.seed, int(self.samples)), "sample").random((n, 2), dtype=np.float32)
+        draws = generator((self.seed, int(self.samples)), "sample").random((n, 2), dtype=np.float32)
         self.samples += 1
         return self._examples(Coin.rows(self, torch.from_numpy(draws).to(self.device), n))
 

@@ -83,7 +83,7 @@ class Policy(Settings):
     )
     statistics: str = setting(
         "training",
-        "of batch normalisation when the network predicts: as training left them, or taken anew from memory's images",
+        "BatchNorm statistics for prediction: those of training, or recomputed on memory's images",
         choices=("training", "memory"),
         advanced=True,
     )

@@ -80,14 +80,14 @@ class Gdumb(Method):
         optimizer = torch.optim.SGD(
             parameters, self.max_lr, momentum=self.fitting_momentum, weight_decay=self.fitting_decay
         )
-        stream = np.random.default_rng(np.random.SeedSequence((*key, zlib.crc32(b"fitting"))))
+        generator = np.random.default_rng(np.random.SeedSequence((*key, zlib.crc32(b"fitting"))))
         net.train()
         for epoch in range(self.fitting_epochs):
             optimizer.param_groups[0]["lr"] = self.lr_of(epoch)
-            for rows, uniforms in minibatches(stream, len(stored["label"]), self.fitting_batch):
+            for rows, uniforms in minibatches(generator, len(stored["label"]), self.fitting_batch):
                 at = torch.from_numpy(rows).to(stored["label"].device)
                 images = views.weak(stored["image"][at], torch.from_numpy(uniforms).to(at.device))
-                value = self.mixed_loss(net, images, stored["label"][at], stored["weight"][at], stream)
+                value = self.mixed_loss(net, images, stored["label"][at], stored["weight"][at], generator)
                 optimizer.zero_grad()
                 value.backward()
                 torch.nn.utils.clip_grad_norm_(parameters, self.clip)
@@ -98,12 +98,12 @@ class Gdumb(Method):
         return {}
 
     def mixed_loss(
-        self, net: Network, images: Tensor, labels: Tensor, weights: Tensor, stream: np.random.Generator
+        self, net: Network, images: Tensor, labels: Tensor, weights: Tensor, generator: np.random.Generator
     ) -> Tensor:
-        if stream.random() >= self.cutmix:
+        if generator.random() >= self.cutmix:
             return weighted_mean(label_loss(net(images), labels), weights)
-        other = torch.from_numpy(stream.permutation(len(labels))).to(labels.device)
-        rows, columns = box(stream.random(3), *images.shape[2:])
+        other = torch.from_numpy(generator.permutation(len(labels))).to(labels.device)
+        rows, columns = box(generator.random(3), *images.shape[2:])
         mixed = images.clone()
         mixed[:, :, rows, columns] = images[other][:, :, rows, columns]
         own: float = 1 - (rows.stop - rows.start) * (columns.stop - columns.start) / images[0, 0].numel()
@@ -124,9 +124,9 @@ class Gdumb(Method):
         return self.min_lr + (self.max_lr - self.min_lr) / 2 * (1 + math.cos(math.pi * (epoch - cycle) / cycle))
 
 
-def minibatches(stream: np.random.Generator, n: int, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of an epoch in random order and the uniforms of their weak views. A lone last row is left out."""
-    order, uniforms = stream.permutation(n), stream.random((n, DRAWS["weak"]), dtype=np.float32)
+def minibatches(generator: np.random.Generator, n: int, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows of an epoch in random order and the uniforms of their weak views. A single last row is left out."""
+    order, uniforms = generator.permutation(n), generator.random((n, DRAWS["weak"]), dtype=np.float32)
     for start in range(0, n, size):
         if n == 1 or start + 1 < n:
             yield order[start : start + size], uniforms[start : start + size]

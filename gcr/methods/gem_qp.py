@@ -45,9 +45,9 @@ def _exchanged(table: Tensor, chosen: Tensor) -> Tensor:
 
     ``chosen`` [t] is 1 at r and 0 elsewhere; where it is 0 everywhere the table stays as it is.
     """
-    beside = torch.cat([chosen, chosen.new_zeros(1)])
-    row, column = chosen @ table, table @ beside
-    pivot = torch.where(chosen.any(), row @ beside, 1.0)
-    solved = (beside - row * (1 - beside)) / pivot
-    others = (1 - chosen).unsqueeze(1) * (1 - beside)
+    padded = torch.cat([chosen, chosen.new_zeros(1)])
+    row, column = chosen @ table, table @ padded
+    pivot = torch.where(chosen.any(), row @ padded, 1.0)
+    solved = (padded - row * (1 - padded)) / pivot
+    others = (1 - chosen).unsqueeze(1) * (1 - padded)
     return table * others + torch.outer(column * (1 - chosen) + chosen, solved)

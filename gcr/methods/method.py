@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gcr.augment import Views
     from gcr.memory import Buffer
 
-Extras = dict[str, Tensor]  # tensors a method keeps beside network and memory; saved with every checkpoint
+Extras = dict[str, Tensor]  # tensors of the method itself, as EMA weights; saved with every checkpoint
 
 
 @dataclass(frozen=True)

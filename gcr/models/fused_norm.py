@@ -71,7 +71,7 @@ class _Norm(torch.autograd.Function):
             x, add, y, work.chunks, mean, rstd, weight, bias, c, **work.tile, ADD=add is not None, RELU=module.relu
         )
         adds = add is not None
-        ctx.save_for_backward(x, y if adds else x, mean, rstd, weight, bias)  # without a sum, x tells where ReLU cut
+        ctx.save_for_backward(x, y if adds else x, mean, rstd, weight, bias)  # without a sum, x shows where ReLU cut
         ctx.work, ctx.relu, ctx.adds = work, module.relu, adds
         return y
 

@@ -45,7 +45,7 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 class Trunk(nn.Sequential):
-    """Layers in turn; those that keep batch statistics are told the minibatches."""
+    """Layers in turn; those with batch statistics receive the minibatch sizes."""
 
     def forward(self, x: Tensor, sizes: Sizes | None = None) -> Tensor:
         for layer in self:

@@ -21,7 +21,7 @@ def chunk_moments(x, chunks, moments, C, ROWS: tl.constexpr, R: tl.constexpr, B:
     first = tl.load(chunks + chunk * 3 + 1).to(tl.int64)
     n = tl.load(chunks + chunk * 3 + 2)
     x += first * C
-    shift = tl.load(x + channel, mask=there, other=0.0).to(tl.float32)  # sums stay small beside the mean
+    shift = tl.load(x + channel, mask=there, other=0.0).to(tl.float32)  # sums stay small relative to the mean
     total = tl.zeros([R, B], tl.float32)
     square = tl.zeros([R, B], tl.float32)
     for start in range(0, ROWS, R):

@@ -1,4 +1,4 @@
-"""Batch statistics taken anew, for a network that is to predict."""
+"""Recompute BatchNorm statistics before a network predicts."""
 
 from __future__ import annotations
 

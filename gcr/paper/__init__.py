@@ -1,4 +1,4 @@
-"""The paper as data: its tables, chosen values and grids; and which runs its values may stand beside."""
+"""The paper as data: its tables, chosen values and grids; and which runs may be compared with them."""
 
 from gcr.paper.match_runs import departures, experiment
 from gcr.paper.tables import (

@@ -1,9 +1,9 @@
-"""Runs beside a table of the paper, cell by cell.
+"""Runs compared with a table of the paper, cell by cell.
 
-A run stands beside a cell if it keeps to all that the paper fixes for it (``paper.departures``), the chosen values of
-its view among them: a run with the values chosen for class-IL is not compared with the paper's task-IL. Bold follows
-the paper's rule among the runs of a column: the best, and what is not significantly worse (paired t-test, p < 0.05).
-The paper's ± is shown and never tested with.
+A run is compared with a cell if it keeps to all that the paper fixes for it (``paper.departures``). That includes the
+values chosen for the cell's protocol: runs with class-IL's values are not compared with the paper's task-IL. Bold
+follows the paper's rule in each column: the best, and all not significantly worse (paired t-test, p < 0.05). The
+paper's ± is shown, and no test uses it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from gcr import paper
 from gcr.analysis.formats import Entry, Sheet
-from gcr.analysis.load import METRICS, VIEWS, Group
+from gcr.analysis.load import METRICS, PROTOCOLS, Group
 from gcr.analysis.statistics import BOLD_P, Best, Spread, best, interval, not_apart
 from gcr.analysis.tables import distinctions
 from gcr.paper import Cell, Place, Table
@@ -66,14 +66,14 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Comparison:
     rows: list[Row]
     notes: list[str]
 
 
 def compare(
     groups: Sequence[Group], table: str | Table, values: Mapping[Place, Mapping[str, Any]] | None = None
-) -> Beside:
+) -> Comparison:
     """All cells of a table of the paper, each with the groups that repeat it. ``values`` stand in for those that the
     paper's search chose; a place without any has no runs."""
     about = paper.table(table) if isinstance(table, str) else table
@@ -102,14 +102,14 @@ def compare(
     notes = _test_notes(list(bests.values()))
     if about.pairwise_p is not None:
         notes += [text for members in columns.values() for text in _pairwise_notes(members, about.pairwise_p)]
-    told = [f"of the paper's table: {note}" for note in about.notes]
+    printed = [f"of the paper's table: {note}" for note in about.notes]
     left_out = [(groups[number], found) for number, found in departures.items() if found]
     whose = _value_notes(about.cells) if values is None else []
-    return Beside(rows, [*notes, *_left_out_notes(left_out), *whose, *told])
+    return Comparison(rows, [*notes, *_left_out_notes(left_out), *whose, *printed])
 
 
-def sheets(found: Beside, alone: str = "") -> list[Sheet]:
-    """A table per scenario, setting, view and metric; its rows by buffer size. ``alone`` marks runs that must not be
+def sheets(found: Comparison, alone: str = "") -> list[Sheet]:
+    """A table per scenario, regime, protocol and metric; its rows by buffer size. ``alone`` marks runs that must not be
     compared with the paper's values: these are left out then, as they are where the paper has none."""
     columns = columns_of(found, alone)
     return [
@@ -118,25 +118,25 @@ def sheets(found: Beside, alone: str = "") -> list[Sheet]:
     ]
 
 
-def columns_of(found: Beside, alone: str = "") -> list[str]:
+def columns_of(found: Comparison, alone: str = "") -> list[str]:
     without = bool(alone) or all(row.cell.mean is None for row in found.rows)
     return COLUMNS[:OURS_ALONE] if without else COLUMNS
 
 
-def by_sheet(found: Beside, alone: str = "") -> dict[str, list[Row]]:
+def by_sheet(found: Comparison, alone: str = "") -> dict[str, list[Row]]:
     """The rows of each sheet under its title."""
     without = len(columns_of(found, alone)) == OURS_ALONE
-    mark = (f", {alone}" if alone else "") + (": percent" if without else ": percent, beside the paper's")
+    mark = (f", {alone}" if alone else "") + (": percent" if without else ": percent, next to the paper's")
     split: dict[str, list[Row]] = {}
     for row in found.rows:
         cell = row.cell
-        view = cell.view.replace("il", "IL")
-        title = f"{cell.scenario}, {cell.setting}, {view} {METRICS[cell.metric]}{mark}"
+        protocol = cell.protocol.replace("il", "IL")
+        title = f"{cell.scenario}, {cell.regime}, {protocol} {METRICS[cell.metric]}{mark}"
         split.setdefault(title, []).append(row)
     return {title: sorted(members, key=lambda row: row.cell.buffer) for title, members in split.items()}
 
 
-def records(found: Beside, alone: str = "") -> list[dict[str, object]]:
+def records(found: Comparison, alone: str = "") -> list[dict[str, object]]:
     """The same for CSV, with numbers in full; ``alone``, if it says anything, leaves out the paper's."""
     full = [_record(row) for row in found.rows]
     if not alone:
@@ -148,8 +148,8 @@ def _record(row: Row) -> dict[str, object]:
     return {
         "table": row.cell.table,
         "scenario": row.cell.scenario,
-        "setting": row.cell.setting,
-        "view": row.cell.view,
+        "regime": row.cell.regime,
+        "protocol": row.cell.protocol,
         "metric": row.cell.metric,
         "method": row.name,
         "buffer": row.cell.buffer,
@@ -168,14 +168,14 @@ def _record(row: Row) -> dict[str, object]:
 
 
 def _rows(cell: Cell, groups: Sequence[Group]) -> list[Row]:
-    view = cell.view.replace("-", "_")
-    assert view in VIEWS
+    protocol = cell.protocol.replace("-", "_")
+    assert protocol in PROTOCOLS
     rows = []
-    for group, told in zip(groups, distinctions(groups) if groups else [], strict=True):
-        ours = group.spread(view, cell.metric)
+    for group, words in zip(groups, distinctions(groups) if groups else [], strict=True):
+        ours = group.spread(protocol, cell.metric)
         if ours is not None:
-            name = f"{cell.method} ({told})" if told else cell.method
-            rows.append(Row(cell, name, ours, interval(ours), group.by_seed(view, cell.metric), group=group))
+            name = f"{cell.method} ({words})" if words else cell.method
+            rows.append(Row(cell, name, ours, interval(ours), group.by_seed(protocol, cell.metric), group=group))
     return rows or [Row(cell, cell.method)]
 
 
@@ -204,7 +204,7 @@ def _yes_no(value: bool | None) -> str | None:
 
 def _place_of_cell(cell: Cell) -> tuple[object, ...]:
     about = paper.label(cell.method)
-    return cell.scenario, cell.setting, about.method, about.selector, cell.buffer
+    return cell.scenario, cell.regime, about.method, about.selector, cell.buffer
 
 
 def _place_of_group(group: Group) -> tuple[object, ...]:
@@ -214,7 +214,7 @@ def _place_of_group(group: Group) -> tuple[object, ...]:
         buffer = made.memory.buffer
         if made.memory.selector.name != made.method.default_selector:
             selector = made.memory.selector.name
-    return made.scenario, made.stream.setting, made.method.name, selector, buffer
+    return made.scenario, made.stream.regime, made.method.name, selector, buffer
 
 
 def _test_notes(bests: Sequence[Best]) -> list[str]:

@@ -31,14 +31,14 @@ from gcr.runs.job import Job
 from gcr.settings import BadInput
 
 VALIDATION = 0.1  # share of the training images that a search judges by
-VIEWS = ("class-il", "task-il")
-NOT_SEARCHED = ("buffer", "setting", "validation")  # what a search is told, or does
+PROTOCOLS = ("class-il", "task-il")
+NOT_SEARCHED = ("buffer", "online", "validation")  # options of a search, or set by it
 
 
 @dataclass(frozen=True)
 class Search:
     scenario: str
-    setting: str
+    regime: str
     method: str  # a row of the paper's tables, or any method
     buffer: int | None  # None: the scenario's, or none at all
     grid: Mapping[str, Sequence[Any]] = field(hash=False)
@@ -69,17 +69,17 @@ class Search:
         return Job(experiment, RunFolder.of(out, experiment, run_name(experiment, {**values, **self.common})))
 
     def _experiment(self, values: Mapping[str, Any], seed: int) -> Experiment:
-        return compose_label(self.scenario, self.setting, self.method, self.buffer, seed, {**values, **self.common})
+        return compose_label(self.scenario, self.regime, self.method, self.buffer, seed, {**values, **self.common})
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search came to: its points for each view, best first, each with its mean and what went wrong."""
+    """The outcome of a search: its points for each protocol, best first, each with its mean and what went wrong."""
 
     ranking: dict[str, list[dict[str, Any]]]
 
-    def values(self, view: str) -> dict[str, Any]:
-        best: dict[str, Any] = self.ranking[view][0]["values"]
+    def values(self, protocol: str) -> dict[str, Any]:
+        best: dict[str, Any] = self.ranking[protocol][0]["values"]
         return best
 
 
@@ -97,50 +97,50 @@ def choose(search: Search, out: Path) -> Choice | None:
             f"all {len(judged)} points of the grid of {search.method} failed on {search.scenario} ({first}); "
             "give another --grid"
         )
-    return Choice({view: _ranked(judged, view) for view in VIEWS})
+    return Choice({protocol: _ranked(judged, protocol) for protocol in PROTOCOLS})
 
 
-def write_choice(search: Search, choice: Choice, out: Path, views: Sequence[str] = VIEWS) -> Path:
-    """Put the choice and its runners-up beside the runs."""
+def write_choice(search: Search, choice: Choice, out: Path, protocols: Sequence[str] = PROTOCOLS) -> Path:
+    """Write the choice and its runners-up next to the runs."""
     path = out / search.file_name
     experiment = search.final({}, 0, out).experiment
     settings = experiment.by_name  # as numbers
-    told = {
+    content = {
         "scenario": search.scenario,
-        "setting": search.setting,
+        "regime": search.regime,
         "method": search.method,
         "buffer": search.buffer,
         "grid": {key: list(values) for key, values in search.grid.items()},
         "common": {key: settings.get(key, value) for key, value in search.common.items()},
         "seeds": list(search.seeds),
         "validation": VALIDATION,
-        "chosen": {view: choice.ranking[view][0] for view in views},
-        "ranking": {view: choice.ranking[view] for view in views},
+        "chosen": {protocol: choice.ranking[protocol][0] for protocol in protocols},
+        "ranking": {protocol: choice.ranking[protocol] for protocol in protocols},
     }
-    content = (json.dumps(told, indent=2) + "\n").encode()
-    if not path.exists() or path.read_bytes() != content:
-        write_whole(path, content)
+    written = (json.dumps(content, indent=2) + "\n").encode()
+    if not path.exists() or path.read_bytes() != written:
+        write_whole(path, written)
     return path
 
 
 def _outcome(folder: RunFolder) -> dict[str, Any] | None:
-    """Accuracies by view, or what went wrong; None: not there yet."""
+    """Accuracies by protocol, or what went wrong; None: not there yet."""
     if folder.finished:
         try:
             result = folder.result()
             check_result(result)
         except (OSError, ValueError, TypeError) as error:
             raise BadInput(f"{folder.path} cannot be read ({error}); move it away or train it again") from None
-        return {view: result[view.replace("-", "_")]["accuracy"] for view in VIEWS}
+        return {protocol: result[protocol.replace("-", "_")]["accuracy"] for protocol in PROTOCOLS}
     failure = folder.failure
     return None if failure is None else {"error": failure}
 
 
-def _ranked(judged: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]], view: str) -> list[dict[str, Any]]:
+def _ranked(judged: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]], protocol: str) -> list[dict[str, Any]]:
     points = []
     for point, outcomes in judged:
         errors = [outcome["error"] for outcome in outcomes if "error" in outcome]
-        found = [outcome[view] for outcome in outcomes if view in outcome]
+        found = [outcome[protocol] for outcome in outcomes if protocol in outcome]
         mean = sum(found) / len(found) if found and not errors else None
         points.append({"values": point, "mean": mean, "n": len(found), "errors": errors})
     return sorted(points, key=lambda p: -p["mean"] if p["mean"] is not None else float("inf"))  # sorting is stable
@@ -152,8 +152,8 @@ def run_name(experiment: Experiment, values: Mapping[str, Any], name: str | None
     >>> run_name(compose("seq-digits", "er", overrides={"buffer": 50}), {"lr": 0.1, "precision": "bf16"})
     'seq-digits-er-k50-lr0.1-bf16'
     """
-    told = [str(value) if key == "precision" else f"{key}{_short(value)}" for key, value in values.items()]
-    return "-".join([name or experiment.run_name, *told])
+    parts = [str(value) if key == "precision" else f"{key}{_short(value)}" for key, value in values.items()]
+    return "-".join([name or experiment.run_name, *parts])
 
 
 def variant_name(experiment: Experiment, variant: Mapping[str, str], name: str | None = None) -> str:
@@ -163,7 +163,7 @@ def variant_name(experiment: Experiment, variant: Mapping[str, str], name: str |
     >>> variant_name(compose("seq-digits", "er", overrides=changed), changed)
     'seq-digits-er-k50-lr0.1'
     """
-    said = () if name else ("buffer", "selector", "setting")
+    said = () if name else ("buffer", "selector", "online")
     values = experiment.by_name
     return run_name(experiment, {key: values.get(key, text) for key, text in variant.items() if key not in said}, name)
 
@@ -174,11 +174,11 @@ def _short(value: Any) -> str:
 
 
 def compose_label(
-    scenario: str, setting: str, method: str, buffer: int | None, seed: int, overrides: Mapping[str, Any]
+    scenario: str, regime: str, method: str, buffer: int | None, seed: int, overrides: Mapping[str, Any]
 ) -> Experiment:
     """An experiment of a row of the paper's tables ("er + grad-approx"), or of any method."""
     about = label_of(method)
-    given = {"setting": setting} | ({} if buffer is None else {"buffer": buffer})
+    given = {"online": regime == "online"} | ({} if buffer is None else {"buffer": buffer})
     return compose(scenario, about.method, seed=seed, selector=about.selector, overrides={**overrides, **given})
 
 
@@ -187,10 +187,10 @@ def label_of(method: str) -> Label:
     return known[method] if method in known else Label(method, method, method, None, method, {}, {})
 
 
-def paper_grid(setting: str, method: str) -> dict[str, tuple[Any, ...]]:
+def paper_grid(regime: str, method: str) -> dict[str, tuple[Any, ...]]:
     """What the paper searched; rows that take another's values take its grid, without what makes the row."""
     about = label_of(method)
-    found = paper.grid(setting, about.values_of)
+    found = paper.grid(regime, about.values_of)
     return {key: values for key, values in found.items() if key not in about.fixed}
 
 

@@ -1,4 +1,4 @@
-"""The paper's main figure from runs: accuracy and forgetting over the buffer size, ours beside the paper's values."""
+"""The paper's main figure from runs: accuracy and forgetting over the buffer size, ours and the paper's values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ENDINGS = (".svg", ".png")
 def draw_main_figure(
     rows: Sequence[Row], out: Path, mark: str = "", searched: bool = False, variant: str = ""
 ) -> list[Path]:
-    """A panel per metric; ours with error bars (SEM), the paper's hollow. ``mark`` says that ours are a quick look,
-    beside which the paper's values are not drawn."""
+    """A panel per metric; ours with error bars (SEM), the paper's hollow. ``mark`` says that ours are a quick look:
+    the paper's values are not drawn then."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -30,8 +30,8 @@ def draw_main_figure(
     panels = figure.subplots(1, len(metrics), squeeze=False)[0]
     for panel, metric in zip(panels, metrics, strict=True):
         _draw(panel, [row for row in rows if row.cell.metric == metric], paper_too=not mark)
-        told = ", ".join(filter(None, [mark, f"variant={variant}" if variant else ""]))
-        panel.set_title(f"class-IL {metric}{f' ({told})' if told else ''}")
+        words = ", ".join(filter(None, [mark, f"variant={variant}" if variant else ""]))
+        panel.set_title(f"class-IL {metric}{f' ({words})' if words else ''}")
     parts = ["main-figure", "sweep" * searched, variant, mark.replace(" ×", "-")]
     files = [out / f"{'-'.join(filter(None, parts))}{ending}" for ending in ENDINGS]
     for file in files:

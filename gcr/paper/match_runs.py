@@ -13,7 +13,7 @@ from gcr.experiments.experiment import Experiment, compose
 from gcr.experiments.names import plain
 from gcr.paper.tables import Cell, chosen, label
 
-PROTOCOL = {
+FIXED = {
     "scenario",
     "model",
     "method.name",
@@ -39,11 +39,11 @@ PROTOCOL = {
 
 
 def experiment(cell: Cell, seed: int, values: Mapping[str, Any] | None = None) -> Experiment:
-    """What has to be run for a cell, with the values chosen for its view: the paper's, or ``values``."""
+    """What has to be run for a cell, with the values chosen for its protocol: the paper's, or ``values``."""
     about = label(cell.method)
     if values is None:
         values = chosen(*cell.place).overrides
-    overrides = dict(values) | {"buffer": cell.buffer, "setting": cell.setting}
+    overrides = dict(values) | {"buffer": cell.buffer, "online": cell.regime == "online"}
     return compose(cell.scenario, about.method, seed=seed, selector=about.selector, overrides=overrides)
 
 
@@ -57,8 +57,8 @@ def departures(run: Experiment, cell: Cell, values: Mapping[str, Any] | None = N
     found = []
     for key, value in asked.items():
         name = plain(key)
-        fixed = key in PROTOCOL or name in values or (key.startswith("stream.") and key != "stream.stream")
-        fixed = fixed or (key == "stream.stream" and cell.setting == "online")
+        fixed = key in FIXED or name in values or (key.startswith("stream.") and key != "stream.stream")
+        fixed = fixed or (key == "stream.stream" and cell.regime == "online")
         if fixed and there.get(key) != value:
             owner = whose if name in values else "the paper's"
             found.append(f"{name if name != 'name' else key} is {there.get(key)}, {owner} {value}")

@@ -51,7 +51,7 @@ class Request:
     precision: str | None = None
     variant: str | None = None  # of GCR: paper or released
     trial_seeds: tuple[int, ...] = (0,)
-    views: tuple[str, ...] = ()  # class-il, task-il: each has values, and so runs, of its own
+    protocols: tuple[str, ...] = ()  # class-il, task-il: each has values, and so runs, of its own
 
     def __post_init__(self) -> None:
         if not 0 < self.epochs_scale <= 1:
@@ -75,7 +75,7 @@ class Plan:
     out: Path
     table: Table  # with the cells that were asked for
     seeds: tuple[int, ...]
-    searches: dict[Place, Search]  # by place; places of two views share one. Empty with the paper's values
+    searches: dict[Place, Search]  # by place; places of two protocols share one. Empty with the paper's values
     chosen: dict[Place, dict[str, Any]]
 
     @property
@@ -96,8 +96,8 @@ class Plan:
         return {place: self._make_jobs(place, values) for place, values in self.chosen.items()}
 
     def _make_jobs(self, place: Place, values: Mapping[str, Any]) -> list[Job]:
-        setting, _, scenario, method, buffer = place
-        first = compose_label(scenario, setting, method, buffer, self.seeds[0], values)
+        regime, _, scenario, method, buffer = place
+        first = compose_label(scenario, regime, method, buffer, self.seeds[0], values)
         name = run_name(first, values)
         experiments = [replace(first, seed=seed) for seed in self.seeds]
         return [Job(experiment, RunFolder.of(self.out, experiment, name)) for experiment in experiments]
@@ -107,7 +107,7 @@ class Plan:
         return distinct(job for search in searches for job in search.trials(self.out))
 
     def with_choices(self, complain: Callable[[str], None] = lambda text: None) -> Plan:
-        """The same once more, with what finished searches chose, written down beside the runs."""
+        """The same plan with the choices of finished searches, which are written next to the runs."""
         chosen = dict(self.chosen)
         made: dict[int, Any] = {}
         for place, search in self.searches.items():
@@ -139,7 +139,7 @@ class Plan:
 
     @property
     def values(self) -> Mapping[Place, Mapping[str, Any]] | None:
-        """What stands in for the paper's chosen values when runs are set beside its cells."""
+        """Values that replace the paper's chosen ones when runs are compared with its cells."""
         return self.chosen if self.searches or self.request.mark else None
 
 
@@ -155,7 +155,7 @@ def asked_table(request: Request) -> Table:
 
 def make_plan(request: Request, out: Path) -> Plan:
     table = asked_table(request)
-    if request.mark and all(cell.setting == "online" for cell in table.cells):
+    if request.mark and all(cell.regime == "online" for cell in table.cells):
         raise BadInput(f"epochs-scale has nothing to scale in {table.name}; a stream passes once. Leave it out")
     seeds = request.seeds or tuple(range(table.seeds))
     plan = Plan(request, out, table, seeds, {}, {})
@@ -187,37 +187,37 @@ def _searches(table: Table, request: Request) -> dict[Place, Search]:
     made: dict[tuple[str, str, str, int], Search] = {}
     found = {}
     for place in {cell.place: None for cell in table.cells}:
-        setting, _, scenario, method, buffer = place
-        key = (setting, scenario, method, buffer)
+        regime, _, scenario, method, buffer = place
+        key = (regime, scenario, method, buffer)
         if key not in made:
-            common = _common(table, request, scenario, setting, method)
+            common = _common(table, request, scenario, regime, method)
             raw = table.grids.get(method)
-            grid = check_grid(raw, f"of {table.name}") if raw else paper_grid(setting, method)
-            made[key] = Search(scenario, setting, method, buffer, grid, common, request.trial_seeds)
+            grid = check_grid(raw, f"of {table.name}") if raw else paper_grid(regime, method)
+            made[key] = Search(scenario, regime, method, buffer, grid, common, request.trial_seeds)
         found[place] = made[key]
     return found
 
 
-def _common(table: Table, request: Request, scenario: str, setting: str, method: str) -> dict[str, Any]:
-    """Settings of all runs of a table on a scenario, beyond the chosen values. A stream has one epoch to begin with."""
+def _common(table: Table, request: Request, scenario: str, regime: str, method: str) -> dict[str, Any]:
+    """Settings of all runs of a table on a scenario, beyond the chosen values. Online, epochs is always 1."""
     common = dict(table.settings)
-    if request.epochs_scale < 1 and setting == "offline":
+    if request.epochs_scale < 1 and regime == "offline":
         epochs = common.get("epochs", scenarios.entry(scenario).epochs)
         common["epochs"] = max(1, round(request.epochs_scale * epochs))
     if request.precision is not None:
         common["precision"] = request.precision
-    if request.variant is not None and _changes(request.variant, scenario, setting, method):
+    if request.variant is not None and _changes(request.variant, scenario, regime, method):
         common["variant"] = request.variant
     return common
 
 
-def _changes(variant: str, scenario: str, setting: str, method: str) -> bool:
+def _changes(variant: str, scenario: str, regime: str, method: str) -> bool:
     """Whether a variant changes the runs of a row; if not, they have their usual names."""
     row = label_of(method)
     if not has_variants(row.method, row.selector):
         return False
     overrides: tuple[dict[str, str], ...] = ({}, {"variant": variant})
-    without, with_it = (compose_label(scenario, setting, method, None, 0, given) for given in overrides)
+    without, with_it = (compose_label(scenario, regime, method, None, 0, given) for given in overrides)
     return with_it != without
 
 
@@ -226,7 +226,7 @@ def _asked_for(cell: paper.Cell, request: Request) -> bool:
         (not request.scenarios or cell.scenario in request.scenarios)
         and (not request.methods or cell.method in request.methods)
         and (not request.buffers or cell.buffer in request.buffers)
-        and (not request.views or cell.view in request.views)
+        and (not request.protocols or cell.protocol in request.protocols)
     )
 
 
@@ -236,7 +236,7 @@ def _check_filters(table: Table, request: Request) -> None:
         "scenario": (request.scenarios, list(dict.fromkeys(cell.scenario for cell in table.cells))),
         "method": (request.methods, list(dict.fromkeys(cell.method for cell in table.cells))),
         "buffer": (request.buffers, sorted({cell.buffer for cell in table.cells})),
-        "view": (request.views, list(dict.fromkeys(cell.view for cell in table.cells))),
+        "protocol": (request.protocols, list(dict.fromkeys(cell.protocol for cell in table.cells))),
     }
     for name, (asked, known) in has.items():
         if strange := [str(value) for value in asked if value not in known]:

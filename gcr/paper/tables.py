@@ -1,10 +1,10 @@
 """The paper's tables, chosen values and search grids, as it prints them, under our names.
 
-The TOML files beside this one are a transcription of "GCR: Gradient Coreset Based Replay Buffer Selection for Continual
+The TOML files of this folder are a transcription of "GCR: Gradient Coreset Based Replay Buffer Selection for Continual
 Learning" (CVPR 2022); their ``notes`` say where it contradicts itself. ``spread`` is the number after ±: the paper
 calls it the SEM, but seeds spread as if it were the standard deviation, so nothing is tested with it.
 
->>> cell = find("offline-accuracy", view="class-il", scenario="seq-cifar10", method="gcr", buffer=500)[0]
+>>> cell = find("offline-accuracy", protocol="class-il", scenario="seq-cifar10", method="gcr", buffer=500)[0]
 >>> cell.mean, cell.spread, cell.bold
 (74.69, 0.85, True)
 >>> chosen("offline", "class-il", "seq-cifar10", "gcr", 500).overrides
@@ -41,7 +41,7 @@ OURS = ("demo-table",)  # in the form of the paper's tables, without values of i
 OTHER_NAMES = {"imagenet1k": "imagenet"}
 NEAREST = "seq-cifar100"  # whose values a scenario takes for which the paper names none
 
-Place = tuple[str, str, str, str, int]  # setting, view, scenario, method, buffer
+Place = tuple[str, str, str, str, int]  # regime, protocol, scenario, method, buffer
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Cell:
 
     table: str
     scenario: str
-    setting: str  # offline or online
-    view: str  # class-il or task-il
+    regime: str  # offline or online
+    protocol: str  # class-il or task-il
     method: str  # one of ``labels()``
     buffer: int
     metric: str  # accuracy or forgetting, in percent
@@ -62,12 +62,12 @@ class Cell:
     @property
     def column(self) -> tuple[str, str, str, str, int]:
         """What the cells have in common that compete for bold."""
-        return self.scenario, self.setting, self.view, self.metric, self.buffer
+        return self.scenario, self.regime, self.protocol, self.metric, self.buffer
 
     @property
     def place(self) -> Place:
         """What the cells have in common that one search and its runs serve."""
-        return self.setting, self.view, self.scenario, self.method, self.buffer
+        return self.regime, self.protocol, self.scenario, self.method, self.buffer
 
     def __str__(self) -> str:
         if self.mean is None:
@@ -80,7 +80,7 @@ class Table:
     name: str
     title: str
     source: str  # its label in the paper's LaTeX
-    notes: tuple[str, ...]  # what a reader stumbles over
+    notes: tuple[str, ...]  # oddities of the printed table
     pairwise_p: float | None  # where the paper claims that all pairs differ at this level
     cells: tuple[Cell, ...]
     seeds: int = SEEDS
@@ -183,46 +183,46 @@ def printed_scenario(scenario: str) -> str:
     return str(_load("methods")["scenarios"].get(scenario, scenario))
 
 
-def chosen(setting: str, view: str, scenario: str, method: str, buffer: int) -> Chosen:
+def chosen(regime: str, protocol: str, scenario: str, method: str, buffer: int) -> Chosen:
     """The values that the paper's search chose; where it names none, those of the nearest case it has.
 
     >>> chosen("offline", "class-il", "seq-imagenet1k", "er", 1000)
     Chosen(overrides={'lr': 0.1}, ours=True, why='S-Cifar-100 at K = 500')
     """
     about = label(method)
-    by_setting = _load("chosen")
-    if setting not in by_setting:
-        raise unknown("setting", setting, by_setting)
-    if view not in ("class-il", "task-il"):
-        raise unknown("view", view, ("class-il", "task-il"))
-    taken_view = view if view in by_setting[setting] else "class-il"  # online there is one search
-    by_scenario = by_setting[setting][taken_view].get(about.values_of)
+    by_regime = _load("chosen")
+    if regime not in by_regime:
+        raise unknown("regime", regime, by_regime)
+    if protocol not in ("class-il", "task-il"):
+        raise unknown("protocol", protocol, ("class-il", "task-il"))
+    taken_protocol = protocol if protocol in by_regime[regime] else "class-il"  # online there is one search
+    by_scenario = by_regime[regime][taken_protocol].get(about.values_of)
     if by_scenario is None:
-        raise BadInput(f"the paper has no {setting} values for {method}; give your own")
+        raise BadInput(f"the paper has no {regime} values for {method}; give your own")
     taken = scenario if scenario in by_scenario else NEAREST
     buffers = [int(k) for k in by_scenario[taken]]
     nearest = min(buffers, key=lambda k: (abs(k - buffer), k))
     reasons = [label(about.values_of).printed] if about.values_of != method else []
     if (taken, nearest) != (scenario, buffer):
         reasons.append(f"{printed_scenario(taken)} at K = {nearest}")
-    if taken_view != view:
+    if taken_protocol != protocol:
         reasons.append("the one online search")
     overrides = label(about.values_of).rename(by_scenario[taken][str(nearest)]) | dict(about.fixed)
     return Chosen(overrides, bool(reasons), ", ".join(reasons))
 
 
-def grid(setting: str, method: str) -> dict[str, tuple[float, ...]]:
+def grid(regime: str, method: str) -> dict[str, tuple[float, ...]]:
     """What the paper searched, under our names.
 
     >>> grid("online", "gem")
     {'lr': (0.01, 0.03, 0.1), 'margin': (0.5, 1.0)}
     """
-    by_setting = _load("grids")
-    if setting not in by_setting:
-        raise unknown("setting", setting, by_setting)
-    if method not in by_setting[setting]:
-        raise unknown(f"method with an {setting} grid", method, by_setting[setting])
-    return label(method).rename({symbol: tuple(values) for symbol, values in by_setting[setting][method].items()})
+    by_regime = _load("grids")
+    if regime not in by_regime:
+        raise unknown("regime", regime, by_regime)
+    if method not in by_regime[regime]:
+        raise unknown(f"method with an {regime} grid", method, by_regime[regime])
+    return label(method).rename({symbol: tuple(values) for symbol, values in by_regime[regime][method].items()})
 
 
 @cache

@@ -15,7 +15,7 @@ from gcr.paper.compare_to_paper import Row as CellRow
 from gcr.paper.compare_to_paper import compare
 from gcr.report.cells import Cell, Facets, Row, Table, number_cell
 from gcr.report.charts import Mark, Scatter, scatter
-from gcr.report.headline_table import HeadlineTable, facet_of, view_of
+from gcr.report.headline_table import HeadlineTable, facet_of, protocol_of
 from gcr.settings import BadInput
 
 
@@ -45,7 +45,7 @@ def against_paper(groups: Sequence[Group], facets: Facets, first: HeadlineTable 
         try:
             found = compare(groups, name)
         except BadInput as error:  # intervals need a library that may not be here
-            return AgainstPaper([], [], [f"the runs are not set beside the paper's tables: {error}"])
+            return AgainstPaper([], [], [f"the runs are not compared with the paper's tables: {error}"])
         rows = [row for row in found.rows if row.ours is not None and row.cell.mean is not None]
         if rows:
             repeated += rows
@@ -65,17 +65,17 @@ def _mark(row: CellRow, facets: Facets) -> Mark:
     cell = row.cell
     assert row.ours is not None
     assert cell.mean is not None
-    where = f"{row.name}, {cell.scenario}, {cell.setting}, {view_of(row)}, K = {cell.buffer}"
+    where = f"{row.name}, {cell.scenario}, {cell.regime}, {protocol_of(row)}, K = {cell.buffer}"
     title = f"{where}: ours {row.ours} (n = {row.ours.n}), the paper's {cell}"
-    return Mark(facet_of(row, facets), cell.method, cell.view == "task-il", row.ours, cell.mean, title)
+    return Mark(facet_of(row, facets), cell.method, cell.protocol == "task-il", row.ours, cell.mean, title)
 
 
 def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
-    columns = ["method", "scenario", "setting", "view", "metric", "K", "ours", "seeds", "paper: mean ± spread"]
+    columns = ["method", "scenario", "regime", "protocol", "metric", "K", "ours", "seeds", "paper: mean ± spread"]
     made = []
     for row in rows:
         cell, ours = row.cell, row.ours
-        words = [row.name, cell.scenario, cell.setting, view_of(row), METRICS[cell.metric]]
+        words = [row.name, cell.scenario, cell.regime, protocol_of(row), METRICS[cell.metric]]
         numbers = [
             number_cell(cell.buffer),
             Cell(str(ours), ours.mean if ours else None, bold=row.bold),
@@ -85,5 +85,5 @@ def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
             Cell(row.reached),
         ]
         made.append(Row(facet_of(row, facets), [*(Cell(word) for word in words), *numbers]))
-    table = Table(f"beside the paper, {title}", [*columns, "difference", "reached"], made, words=5)
-    return table.without_constant(("scenario", "setting", "view", "metric", "K"))
+    table = Table(f"next to the paper, {title}", [*columns, "difference", "reached"], made, words=5)
+    return table.without_constant(("scenario", "regime", "protocol", "metric", "K"))

@@ -59,7 +59,7 @@ def render(
     finished that are not among ``groups``."""
     facets = Facets()
     shown = show(groups, facets)
-    beside = against_paper(groups, facets, first)
+    versus_paper = against_paper(groups, facets, first)
     script = _read("page.js")
     return str(
         _template().render(
@@ -75,7 +75,7 @@ def render(
             first_tables=first.tables(facets) if first else [],
             overview=overview(shown, first.serves if first else None) if shown else None,
             sections=sections(shown, galleries(shown)),
-            beside=beside,
+            versus_paper=versus_paper,
             unfinished=unfinished_table(unfinished, facets) if unfinished else None,
             n_running=sum(run.locked for run in unfinished),
             n_failed=sum(run.failed for run in unfinished),

@@ -15,7 +15,7 @@ from gcr.analysis.load import Group
 from gcr.analysis.statistics import Spread
 from gcr.experiments.experiment import Experiment
 
-FACETS = ("scenario", "setting", "buffer", "method", "name")
+FACETS = ("scenario", "regime", "buffer", "method", "name")
 MISSING = "–"
 
 
@@ -25,12 +25,12 @@ class Facets:
 
     known: dict[tuple[str, ...], int] = field(default_factory=dict)
 
-    def number(self, scenario: str, setting: str, buffer: str, method: str, name: str) -> int:
-        return self.known.setdefault((scenario, setting, buffer, method, name), len(self.known))
+    def number(self, scenario: str, regime: str, buffer: str, method: str, name: str) -> int:
+        return self.known.setdefault((scenario, regime, buffer, method, name), len(self.known))
 
     def of(self, experiment: Experiment, name: str) -> int:
         return self.number(
-            experiment.scenario, experiment.stream.setting, buffer_text(experiment), experiment.label, name
+            experiment.scenario, experiment.stream.regime, buffer_text(experiment), experiment.label, name
         )
 
     def data(self) -> list[dict[str, str]]:
@@ -39,7 +39,7 @@ class Facets:
 
 @dataclass(frozen=True)
 class Shown:
-    """A group under the name that tells it from the others of its scenario."""
+    """A group under the name that distinguishes it from the others of its scenario."""
 
     group: Group
     name: str

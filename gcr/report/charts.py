@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 34, 12, 10, 40
 SQUARE = WIDTH - LEFT - RIGHT + TOP + BOTTOM  # the height that makes both axes equally long
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # Okabe and Ito
 DASHES = ("", "7 4", "4 2", "9 3 2 3")
-STYLES = len(COLOURS) * len(DASHES)  # curves that can be told apart
+STYLES = len(COLOURS) * len(DASHES)  # curves that can be distinguished
 FLAT = "2 4"  # one training on all tasks
 Tick = tuple[float, str]
 

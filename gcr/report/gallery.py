@@ -24,7 +24,7 @@ from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
 
 PICTURE_BYTES = 5_000_000  # of all pictures of a page
-MARKUP_BYTES = 220  # of a picture, besides its pixels
+MARKUP_BYTES = 220  # of a picture, without its pixels
 MOST_PICTURES = 500  # of a buffer
 SIDE, SMALL_SIDE = 64, 32  # pixels; larger pictures are shown smaller, still smaller where bytes are few
 ROOMY = 300_000  # bytes of a buffer
@@ -155,11 +155,11 @@ def _contents(path: Path, changed: int, class_names: tuple[str, ...], n_bytes: i
 
 
 def selection_table(one: Shown, selections: Any) -> Table | None:
-    """A row per selection of a run that told of its gradient error."""
+    """A row per selection of a run with a recorded gradient error."""
     if not isinstance(selections, list):
         return None
-    told = [(n, s) for n, s in enumerate(selections, 1) if isinstance(s, dict) and "gradient_error" in s]
-    if not told:
+    measured = [(n, s) for n, s in enumerate(selections, 1) if isinstance(s, dict) and "gradient_error" in s]
+    if not measured:
         return None
     columns = ["selection", "chosen", "gradient error", "relative to random rows", "effective number", "weights"]
     rows = [
@@ -174,7 +174,7 @@ def selection_table(one: Shown, selections: Any) -> Table | None:
                 Cell(f"{_text(of.get('smallest_weight'))} to {_text(of.get('largest_weight'))}"),
             ],
         )
-        for n, of in told[-MOST_SELECTIONS:]
+        for n, of in measured[-MOST_SELECTIONS:]
     ]
     return Table(f"selections of {one.name}", columns, rows, words=0).with_bars([2]).with_bars([3], full=1)
 

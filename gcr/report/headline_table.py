@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gcr.analysis.load import Group
-from gcr.paper.compare_to_paper import Beside, by_sheet, columns_of, entries
+from gcr.paper.compare_to_paper import Comparison, by_sheet, columns_of, entries
 from gcr.paper.compare_to_paper import Row as CellRow
 from gcr.report.cells import Cell, Facets, Row, Table
 
 
 @dataclass(frozen=True)
 class HeadlineTable:
-    """``mark`` says that the runs are a quick look, beside which the paper's values are not set."""
+    """``mark`` says that the runs are a quick look: the paper's values are left out then."""
 
     name: str
-    found: Beside
+    found: Comparison
     notes: Sequence[str]
     searched: bool = False  # the values of its runs are those of our search, not the paper's
     mark: str = ""
@@ -35,9 +35,9 @@ class HeadlineTable:
 
     @property
     def title(self) -> str:
-        told = ["searched values"] if self.searched else []
-        told += [f"{self.mark}, a quick look"] if self.mark else []
-        return f"The table: {'; '.join(told)}" if told else "The table"
+        parts = ["searched values"] if self.searched else []
+        parts += [f"{self.mark}, a quick look"] if self.mark else []
+        return f"The table: {'; '.join(parts)}" if parts else "The table"
 
     def tables(self, facets: Facets) -> list[Table]:
         """One per sheet of the terminal's, with the same rows and columns."""
@@ -48,17 +48,17 @@ class HeadlineTable:
         ]
 
     def serves(self, group: Group) -> str:
-        """The views whose values in the table come from these runs."""
-        return ", ".join(dict.fromkeys(view_of(row) for row in self.found.rows if row.group is group))
+        """The protocols whose values in the table come from these runs."""
+        return ", ".join(dict.fromkeys(protocol_of(row) for row in self.found.rows if row.group is group))
 
 
 def facet_of(row: CellRow, facets: Facets) -> int:
     cell = row.cell
-    return facets.number(cell.scenario, cell.setting, str(cell.buffer), cell.method, row.name)
+    return facets.number(cell.scenario, cell.regime, str(cell.buffer), cell.method, row.name)
 
 
-def view_of(row: CellRow) -> str:
-    return row.cell.view.replace("il", "IL")
+def protocol_of(row: CellRow) -> str:
+    return row.cell.protocol.replace("il", "IL")
 
 
 def _cells(row: CellRow) -> list[Cell]:

@@ -135,7 +135,7 @@ class Answer(BaseHTTPRequestHandler):
 
 
 def serve(folder: Path, port: int, ready: Callable[[str], None], title: str = TITLE) -> None:
-    """Serve the live page until Ctrl-C. ``ready`` is told the address; port 0 takes any that is free."""
+    """Serve the live page until Ctrl-C. ``ready`` receives the address; port 0 takes any free one."""
     page = LivePage(folder, title)
     page.page()  # what keeps it from being made is said now
     try:

@@ -1,9 +1,9 @@
 "use strict";
 (() => {
-  const LABELS = { scenario: "scenario", setting: "setting", buffer: "K", method: "method" };
+  const LABELS = { scenario: "scenario", regime: "regime", buffer: "K", method: "method" };
   const POLL_MILLISECONDS = 2000;
   const filters = document.getElementById("filters");
-  const picked = { text: "", scenario: "", setting: "", buffer: "", method: "" };
+  const picked = { text: "", scenario: "", regime: "", buffer: "", method: "" };
   const sorts = new Map(); // name of a table -> { column, ascending }
   let facets = [];
 

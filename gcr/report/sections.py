@@ -1,4 +1,4 @@
-"""A section of the page: the groups of one scenario, setting and buffer size, which may share a chart.
+"""A section of the page: the groups of one scenario, regime and buffer size, which may share a chart.
 
 Groups without memory stand in the sections of every buffer size of their scenario, to compare with.
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 
-from gcr.analysis.load import METRICS, VIEWS, Group
+from gcr.analysis.load import METRICS, PROTOCOLS, Group
 from gcr.analysis.statistics import Spread, spread
 from gcr.analysis.tables import row_names
 from gcr.report.cells import (
@@ -36,7 +36,7 @@ Matrix = list[list[float]]
 class HeatMap:
     facet: int
     name: str
-    view: str
+    protocol: str
     matrix: Matrix  # mean over seeds
 
 
@@ -50,7 +50,7 @@ class Section:
     curves_left_out: int
     forgetting: Table | None
     cost: Table
-    maps: list[list[HeatMap]]  # of each group, in its two views
+    maps: list[list[HeatMap]]  # of each group, in its two protocols
     maps_left_out: int
     galleries: list[Gallery]
     stage: str  # what a row of the maps stands for
@@ -85,7 +85,7 @@ class CellBudget:
 
 
 def show(groups: Sequence[Group], facets: Facets) -> list[Shown]:
-    """Groups under their names: told apart from others of the same scenario and stream."""
+    """Groups under names that are distinct within a scenario and stream."""
     named: dict[int, Shown] = {}
     for members in _by_stream(groups).values():
         for name, group in zip(row_names(members), members, strict=True):
@@ -94,21 +94,21 @@ def show(groups: Sequence[Group], facets: Facets) -> list[Shown]:
 
 
 def overview(shown: Sequence[Shown], serves: Callable[[Group], str] | None = None) -> Table:
-    """A row per group: all that `gcr table` says, and which views of the page's table it ``serves``."""
-    metrics = [(view, metric) for view in VIEWS for metric in ("accuracy", "forgetting")]
-    columns = ["method", "scenario", "setting", *(["serves"] if serves else []), "K", "seeds"]
+    """A row per group: all that `gcr table` says, and which protocols of the page's table it ``serves``."""
+    metrics = [(protocol, metric) for protocol in PROTOCOLS for metric in ("accuracy", "forgetting")]
+    columns = ["method", "scenario", "regime", *(["serves"] if serves else []), "K", "seeds"]
     rows = []
     for one in shown:
         made = one.group.experiment
-        words = [Cell(one.name), Cell(made.scenario), Cell(_setting(made.stream))]
+        words = [Cell(one.name), Cell(made.scenario), Cell(_regime(made.stream))]
         words += [Cell(serves(one.group) or MISSING)] if serves else []
-        numbers = [mean_cell(one.group.spread(view, metric)) for view, metric in metrics]
+        numbers = [mean_cell(one.group.spread(protocol, metric)) for protocol, metric in metrics]
         seeds = Cell(str(len(one.group.seeds)), len(one.group.seeds))
         cost = [mean_cell(one.group.seconds, 1)]
         rows.append(Row(one.facet, [*words, buffer_cell(buffer_text(made)), seeds, *numbers, *cost]))
-    columns += [f"{VIEWS[view]} {METRICS[metric]}" for view, metric in metrics]
+    columns += [f"{PROTOCOLS[protocol]} {METRICS[metric]}" for protocol, metric in metrics]
     table = Table("all results", [*columns, "seconds"], rows, words=4 if serves else 3)
-    return table.without_constant(("scenario", "setting", "K"))
+    return table.without_constant(("scenario", "regime", "K"))
 
 
 def sections(shown: Sequence[Shown], galleries: dict[int, Gallery]) -> list[Section]:
@@ -123,7 +123,7 @@ def sections(shown: Sequence[Shown], galleries: dict[int, Gallery]) -> list[Sect
         sizes = sorted({memory.buffer for memory in memories if memory})
         for size in sizes or (None,):
             alike = [one for one in members if (m := one.group.experiment.memory) is None or m.buffer == size]
-            where = f"{scenario}, {_setting(stream)}"
+            where = f"{scenario}, {_regime(stream)}"
             title = f"{where}, K = {size}" if size is not None else f"{where}, without memory"
             anchor = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "runs"
             while anchor in anchors:
@@ -141,13 +141,16 @@ def _section(title: str, anchor: str, shown: list[Shown], galleries: dict[int, G
         ranked = sorted(shown, key=lambda one: -_accuracy(one.group))[:STYLES]
         drawn = [one for one in shown if one in ranked]
     charts = []
-    for view, name in VIEWS.items():
-        curves = [_curve(one, view, over_all_tasks=online) for one in drawn]
+    for protocol, name in PROTOCOLS.items():
+        curves = [_curve(one, protocol, over_all_tasks=online) for one in drawn]
         if chart := line_chart(f"{name} accuracy", curves, stage):
             charts.append(chart)
     maps: list[list[HeatMap]] = []
     for one in shown:
-        pair = [HeatMap(one.facet, one.name, VIEWS[view], mean_matrix(one.group, view)) for view in VIEWS]
+        pair = [
+            HeatMap(one.facet, one.name, PROTOCOLS[protocol], mean_matrix(one.group, protocol))
+            for protocol in PROTOCOLS
+        ]
         budget.left -= sum(len(each.matrix) * len(each.matrix[0]) for each in pair)
         maps += [pair] if budget.left >= 0 else []
     odd = sum(len(one.group.results) - len(_matrices(one.group, "class_il")) for one in shown)
@@ -170,12 +173,15 @@ def _section(title: str, anchor: str, shown: list[Shown], galleries: dict[int, G
 
 def _forgetting(title: str, shown: Sequence[Shown]) -> Table | None:
     rows = [
-        Row(one.facet, [Cell(one.name), *(mean_cell(one.group.spread(view, "forgetting")) for view in VIEWS)])
+        Row(
+            one.facet,
+            [Cell(one.name), *(mean_cell(one.group.spread(protocol, "forgetting")) for protocol in PROTOCOLS)],
+        )
         for one in shown
     ]
     if all(cell.value is None for row in rows for cell in row.cells[1:]):
         return None
-    return Table(f"forgetting, {title}", ["method", *VIEWS.values()], rows).with_bars([1, 2])
+    return Table(f"forgetting, {title}", ["method", *PROTOCOLS.values()], rows).with_bars([1, 2])
 
 
 def _cost(title: str, shown: Sequence[Shown]) -> Table:
@@ -192,9 +198,9 @@ def _cost(title: str, shown: Sequence[Shown]) -> Table:
     return table.without_constant(("device",)).without_empty()
 
 
-def _curve(one: Shown, view: str, over_all_tasks: bool) -> Curve:
+def _curve(one: Shown, protocol: str, over_all_tasks: bool) -> Curve:
     """The mean accuracy after each stage, on the tasks begun so far or on all tasks."""
-    matrices = _matrices(one.group, view)
+    matrices = _matrices(one.group, protocol)
     flat = len(matrices[0]) == 1 and one.group.experiment.method.stages == "all at once"
     means: list[Spread] = []
     for stage in range(len(matrices[0])):
@@ -205,15 +211,15 @@ def _curve(one: Shown, view: str, over_all_tasks: bool) -> Curve:
     return Curve(one.facet, one.name, means, flat)
 
 
-def mean_matrix(group: Group, view: str) -> Matrix:
-    matrices = _matrices(group, view)
+def mean_matrix(group: Group, protocol: str) -> Matrix:
+    matrices = _matrices(group, protocol)
     n = len(matrices)
     return [[sum(cell) / n for cell in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
 
 
-def _matrices(group: Group, view: str) -> list[Matrix]:
+def _matrices(group: Group, protocol: str) -> list[Matrix]:
     """Of the runs whose matrix has the shape of the first; one from elsewhere may not."""
-    found: list[Matrix] = [result[view]["matrix"] for result in group.results]
+    found: list[Matrix] = [result[protocol]["matrix"] for result in group.results]
     return [m for m in found if (len(m), len(m[0])) == (len(found[0]), len(found[0][0]))]
 
 
@@ -233,16 +239,16 @@ def _by_stream(groups: Sequence[Group]) -> dict[tuple[str, Stream], list[Group]]
     return split
 
 
-def _setting(stream: Stream) -> str:
+def _regime(stream: Stream) -> str:
     """offline or online, and what else is not as usual.
 
-    >>> _setting(Stream(setting="online", stream=300))
+    >>> _regime(Stream(online=True, stream=300))
     'online, stream=300'
     """
-    plain = Stream(setting=stream.setting)
+    plain = Stream(online=stream.online)
     unusual = [
         f"{f.name}={getattr(stream, f.name)}"
         for f in fields(stream)
         if getattr(stream, f.name) != getattr(plain, f.name)
     ]
-    return ", ".join([stream.setting, *unusual]) or MISSING
+    return ", ".join([stream.regime, *unusual]) or MISSING

@@ -91,7 +91,7 @@ def unfinished_table(runs: Sequence[Unfinished], facets: Facets) -> Table:
         "method",
         "folder",
         "scenario",
-        "setting",
+        "regime",
         "state",
         "last epoch ended",
         "K",
@@ -101,7 +101,7 @@ def unfinished_table(runs: Sequence[Unfinished], facets: Facets) -> Table:
     ]
     rows = [Row(_facet(run, facets), _cells(run)) for run in runs]
     columns += ["steps done, percent", "loss", "accuracy while training"]
-    table = Table("unfinished runs", columns, rows, words=6).without_constant(("scenario", "setting", "K"))
+    table = Table("unfinished runs", columns, rows, words=6).without_constant(("scenario", "regime", "K"))
     return table.with_bars([table.columns.index("steps done, percent")], full=100)
 
 
@@ -118,7 +118,7 @@ def _cells(run: Unfinished) -> list[Cell]:
     if made is None:
         unknown = Cell(MISSING)
         return [unknown, folder, unknown, unknown, Cell(run.state), when, *[unknown] * 7]
-    words = [Cell(made.label), folder, Cell(made.scenario), Cell(made.stream.setting), Cell(run.state), when]
+    words = [Cell(made.label), folder, Cell(made.scenario), Cell(made.stream.regime), Cell(run.state), when]
     place = [buffer_cell(buffer_text(made)), number_cell(made.seed)]
     if epoch is None:
         return [*words, *place, *[Cell(MISSING)] * 5]

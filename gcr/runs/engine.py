@@ -23,7 +23,7 @@ class Ending:
 def run_all(jobs: list[Job], listen: Listener, how: Execution | None = None) -> Ending:
     """Train all jobs. One failure does not stop the others; SIGINT and SIGTERM stop all, with a checkpoint of each.
 
-    A run on a CPU uses ``how.threads`` threads: with the same number the bits are the same, whatever runs beside it.
+    A run on a CPU uses ``how.threads`` threads: the bits depend on that number, not on other runs.
     """
     how = how or Execution()
     check_engine(how)

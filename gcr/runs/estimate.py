@@ -25,7 +25,7 @@ from gcr.models import build
 from gcr.runs.folder import write_whole
 from gcr.runs.job import Execution, Job
 from gcr.scenarios import Images, Scenario, equal_tasks
-from gcr.training import How, Run, own_stream
+from gcr.training import How, Run, own_cuda_stream
 
 SMALL_BATCH = 8  # of a ResNet on a CPU: a step with 32 + 32 images can take seconds
 TIMED_STEPS = 8  # one where the batch is small: it was made so to be quick
@@ -46,7 +46,7 @@ class Estimator:
         self.file, self.how, self.device = file, how, device
         self.steps: dict[str, float] = {}
         self.runs: dict[str, float] = {}  # the same, from finished runs
-        with suppress(OSError, ValueError, TypeError, AttributeError):  # a file that is not ours is measured anew
+        with suppress(OSError, ValueError, TypeError, AttributeError):  # an unreadable file: measure again
             self.steps = {str(kind): float(seconds) for kind, seconds in json.loads(file.read_text()).items()}
 
     def kind(self, experiment: Experiment) -> str:
@@ -135,7 +135,7 @@ class Estimator:
             seed=0,
             how=How(str(self.device), self.how.mode, self.how.threads),
         )
-        with own_stream(self.device):
+        with own_cuda_stream(self.device):
             going = run.advance()
             while run.state.steps < warm:
                 next(going)

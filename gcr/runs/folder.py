@@ -192,7 +192,7 @@ class RunFolder:
         last = ["memory.safetensors", MODEL_FILE, "result.json"]
         if not finished:
             last = sorted(path.name for path in self.path.glob("checkpoint-*.safetensors"))[-1:]
-        # Read backwards: metrics may say more than the checkpoint beside them, never less.
+        # Read backwards: metrics may be newer than the checkpoint, never older.
         read = {name: (self.path / name).read_bytes() for name in last[::-1] if (self.path / name).exists()}
         metrics = self.path / "metrics.jsonl"
         return ({"metrics.jsonl": metrics.read_bytes()} if metrics.exists() else {}) | dict(reversed(read.items()))

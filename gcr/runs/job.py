@@ -20,7 +20,7 @@ from gcr.runs.model_file import SavedModel
 from gcr.runs.provenance import source
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
-from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_stream
+from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_cuda_stream
 from gcr.training.numerics import resolved
 
 
@@ -45,7 +45,7 @@ class Execution:
     engine: str = "local"  # or "ray"
     address: str | None = None  # of a Ray cluster, as HOST:PORT; None: one of our own on this machine
     gpus: float = 1.0  # share of a GPU that Ray gives to each pack
-    track: str = ""  # where to report besides the run folder: tensorboard, mlflow, or both with a comma
+    track: str = ""  # trackers next to the run folder: tensorboard, mlflow, or both with a comma
     model: bool = True  # whether a finished run keeps its network, as model.safetensors
 
 
@@ -73,7 +73,7 @@ Listener = Callable[[Event], None]
 def job_steps(
     number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[bool]:
-    """Train the job to its end, yielding as ``Run.advance`` does. Whatever goes wrong is told, not raised."""
+    """Train the job to its end, yielding as ``Run.advance`` does. Errors are reported as events, not raised."""
     try:
         result = yield from _train(number, job, how, listen, stop)
         listen(Event(number, accuracy=result["class_il"]["accuracy"]))
@@ -91,13 +91,13 @@ def ended_by(number: int, error: Exception) -> Event:
 
 
 def in_words(error: Exception) -> str:
-    """One line. What the user can mend speaks for itself; of anything else it helps to know the kind."""
+    """One line, with the kind of error unless the user can fix it."""
     name = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
     return name + " ".join(str(error).split())
 
 
 def run_job(number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False) -> None:
-    with own_stream(torch.device(how.device)):
+    with own_cuda_stream(torch.device(how.device)):
         for _ in job_steps(number, job, how, listen, stop):
             pass
 
@@ -182,7 +182,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
 
 
 def _kept_bytes(run: Run) -> int:
-    """What the run keeps of its past: memory, and what the method keeps beside it, as a teacher."""
+    """What the run keeps of its past: memory, and the tensors of the method, as EMA weights."""
     memory = run.state.memory
     return (0 if memory is None else memory.nbytes) + sum(tensor.nbytes for tensor in run.state.extras.values())
 

@@ -31,7 +31,7 @@ class LoadedRun:
     result: dict[str, Any]  # result.json
     memory: dict[str, Tensor] | None  # the kept buffer: image, label, logits, weight, task; None without memory
     net: Network
-    extras: Extras  # what the method predicts by, besides the network
+    extras: Extras  # what the method predicts with, other than the network
     views: Views
     class_names: tuple[str, ...]
     image_shape: tuple[int, int, int]

@@ -121,10 +121,10 @@ class Inbox:
 
 
 def _run_in_processes(jobs: list[Job], listen: Listener, how: Execution, processes: int) -> Stop:
-    """In a pool of processes. Jobs that were lost because a process died are tried once more, in a new pool."""
+    """In worker processes. Jobs that were lost because a process died are tried once more, in new ones."""
     waiting = longest_first(jobs)
     for last_try in (False, True):
-        ended, stop = _run_in_pool({number: jobs[number] for number in waiting}, listen, how, processes)
+        ended, stop = _run_in_workers({number: jobs[number] for number in waiting}, listen, how, processes)
         waiting = [number for number in waiting if number not in ended]
         if not waiting or stop():
             break
@@ -134,23 +134,25 @@ def _run_in_processes(jobs: list[Job], listen: Listener, how: Execution, process
     return stop
 
 
-def _run_in_pool(jobs: dict[int, Job], listen: Listener, how: Execution, processes: int) -> tuple[set[int], Stop]:
+def _run_in_workers(jobs: dict[int, Job], listen: Listener, how: Execution, processes: int) -> tuple[set[int], Stop]:
     """The numbers of jobs that came to an end, and whether a signal came."""
     ended: set[int] = set()
 
     def receive(event: Event) -> None:
         if event.stopped and not stop():
-            return  # a pool that lost a process stops the others: they will be continued
+            return  # the executor stops all when one process dies: they will be continued
         if event.ends_job:
             ended.add(event.job)
         listen(event)
 
     inbox = Inbox(receive)
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(inbox.door.address,))
+    executor = ProcessPoolExecutor(
+        processes, mp_context=context, initializer=_start_worker, initargs=(inbox.door.address,)
+    )
 
     def workers() -> list[Any]:
-        return list((pool._processes or {}).values())
+        return list((executor._processes or {}).values())
 
     def stop_workers() -> None:
         for process in workers():
@@ -159,7 +161,7 @@ def _run_in_pool(jobs: dict[int, Job], listen: Listener, how: Execution, process
     try:
         with stop_by_signal(stop_workers) as stop:
             with signals_held_back():  # workers are born here; a signal would kill them before they can handle it
-                futures = [pool.submit(_run_in_worker, number, job, how) for number, job in jobs.items()]
+                futures = [executor.submit(_run_in_worker, number, job, how) for number, job in jobs.items()]
             for future in as_completed(futures):
                 with suppress(BrokenProcessPool):
                     future.result()
@@ -168,7 +170,7 @@ def _run_in_pool(jobs: dict[int, Job], listen: Listener, how: Execution, process
             process.kill()
         raise
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        executor.shutdown(wait=True, cancel_futures=True)
         inbox.close()
     return ended, stop
 

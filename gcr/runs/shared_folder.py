@@ -15,7 +15,7 @@ from gcr.runs.job import Event, Execution, Job, Listener
 from gcr.runs.signals import stop_by_signal
 
 POLL_SECONDS = 0.5
-TELL_SECONDS = 60.0  # between two remarks that we are waiting
+SAY_SECONDS = 60.0  # between two remarks that we are waiting
 
 
 def train_together(
@@ -47,7 +47,7 @@ def train_together(
 def _wait(jobs: Sequence[Job], busy: list[int], listen: Listener, say: Callable[[str], None]) -> tuple[list[int], int]:
     """Until others have finished or left the busy runs. Those that were left, and the signal that came meanwhile."""
     left: list[int] = []
-    told = -TELL_SECONDS
+    said_at = -SAY_SECONDS
     with stop_by_signal() as stop:
         while busy and not stop():
             still = []
@@ -64,10 +64,10 @@ def _wait(jobs: Sequence[Job], busy: list[int], listen: Listener, say: Callable[
             busy = still
             if left:  # nothing is gained by leaving them while we wait for the others
                 return [*left, *busy], 0
-            if busy and time.monotonic() - told >= TELL_SECONDS:
+            if busy and time.monotonic() - said_at >= SAY_SECONDS:
                 number = f"{len(busy)} {'run is' if len(busy) == 1 else 'runs are'}"
                 say(f"{number} being trained by another process; waiting for it")
-                told = time.monotonic()
+                said_at = time.monotonic()
             if busy:
                 time.sleep(POLL_SECONDS)
     return left, stop.number

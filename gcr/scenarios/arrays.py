@@ -48,7 +48,7 @@ def from_arrays(
 
     ``tasks`` is a number, or the labels of each task; 5 if not given, or as many as there are classes. Without
     ``test``, ``test_share`` of each class is held out. ``views`` are measured on the training images if not given.
-    ``class_order`` is the seed of a permutation of classes, 0 keeps their order. ``stream`` > 0 is the online setting:
+    ``class_order`` is the seed of a permutation of classes, 0 keeps their order. ``stream`` > 0 means online:
     examples of each stream.
     """
     pixels, values = _pair("train", train, layout, quantise)

@@ -62,7 +62,7 @@ class Scenario:
     tasks: tuple[tuple[int, ...], ...]  # classes of each task
     views: Views
     class_names: tuple[str, ...]
-    stream_length: int = 0  # examples of each stream in the online setting; 0: offline, task after task
+    stream_length: int = 0  # examples of each stream in online runs; 0: offline, task after task
     labels: tuple[int | str, ...] = ()  # the user's own label of each class; empty: 0..C-1
 
     def __post_init__(self) -> None:

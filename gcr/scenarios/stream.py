@@ -5,56 +5,53 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gcr.settings import BadInput, Settings
-from gcr.settings import setting as declared
+from gcr.settings import BadInput, Settings, setting
 
 
 @dataclass(frozen=True)
 class Stream(Settings):
     name: ClassVar[str] = "stream"
 
-    setting: str = declared(
-        "offline",
-        "offline: each task in turn, epochs times; online: one pass over streams that do not end where tasks do",
-        choices=("offline", "online"),
+    online: bool = setting(
+        False, "true: one pass over streams that do not end where tasks do; false: each task in turn, epochs times"
     )
-    stream: int = declared(6250, "examples of each stream in the online setting", low=2)
-    tasks: int = declared(0, "tasks that share the classes as evenly as they go; 0: the scenario's own number", low=0)
-    class_order: int = declared(
+    stream: int = setting(6250, "examples of each stream, online", low=2)
+    tasks: int = setting(0, "tasks that share the classes as evenly as they go; 0: the scenario's own number", low=0)
+    class_order: int = setting(
         0,
         "order in which classes come; 0: that of the labels, n: a permutation drawn with seed n",
         low=0,
         high=2**32 - 1,
         advanced=True,
     )
-    validation: float = declared(
+    validation: float = setting(
         0.0,
         "share of each class's training images that replaces the test set (0.1 for tuning); 0: test on the test set",
         low=0.0,
         high=0.5,
         advanced=True,
     )
-    label_noise: float = declared(
+    label_noise: float = setting(
         0.0,
         "share of each class's training images that get the label of another class of their task",
         low=0.0,
         high=0.9,
         advanced=True,
     )
-    imbalance: float = declared(
+    imbalance: float = setting(
         1.0,
         "training images of the last class relative to the first; sizes fall evenly in proportion in between",
         low=0.001,
         high=1.0,
         advanced=True,
     )
-    last_task: float = declared(
+    last_task: float = setting(
         1.0, "share of the last task's training images that are there", low=0.001, high=1.0, advanced=True
     )
 
     @property
-    def online(self) -> bool:
-        return self.setting == "online"
+    def regime(self) -> str:
+        return "online" if self.online else "offline"
 
     def check_classes(self, n_classes: int, scenario: str) -> None:
         if self.tasks > n_classes:

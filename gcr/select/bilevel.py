@@ -107,7 +107,7 @@ class Outer(NamedTuple):
 class Problem:
     """The bilevel problem over one pool, for a growing set of chosen rows.
 
-    Beside the columns ``K_S`` it keeps ``K P K_S``, so that the loss and the gradient need no product with all of K.
+    Next to the columns ``K_S`` it keeps ``K P K_S``, so that the loss and the gradient need no product with all of K.
     """
 
     def __init__(self, kernel: Tensor, targets: Tensor, pool_weights: Tensor, ridge: float, capacity: int) -> None:

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 
 
-def capture(function: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGraph:
+def capture(function: Callable[[], None], graph_pool: Any = None) -> torch.cuda.CUDAGraph:
     """The kernels that ``function`` would launch. Nothing is computed until the graph is replayed.
 
-    Graphs that share a ``pool`` share memory: they must be replayed in turn, on one stream. Only the current stream
-    waits, so other runs on the device go on.
+    Graphs with one ``graph_pool`` share memory: they must be replayed in turn, on one CUDA stream. Only the current
+    CUDA stream waits, so other runs on the device go on.
     """
     current = torch.cuda.current_stream()
     stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current
     stream.wait_stream(current)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
-        graph.capture_begin(pool, capture_error_mode="thread_local")  # a loader's thread may go on meanwhile
+        graph.capture_begin(graph_pool, capture_error_mode="thread_local")  # a loader's thread may go on meanwhile
         try:
             function()
         except BaseException:

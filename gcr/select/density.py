@@ -12,7 +12,7 @@ Only the paper's abstract and summaries of it were at hand here. What they leave
 - the densest rows are taken, none drawn at random; they have weight 1, as the paper's buffer is not weighted.
 
 The streaming variant (SPDAC) keeps its mixture from batch to batch. A selector has no state, so this one
-fits anew each time.
+fits again each time.
 
 >>> pool = Pool(labels=torch.zeros(5).long(), weights=torch.ones(5),
 ...             features=torch.tensor([[-9.0], [-0.2], [0.0], [0.1], [8.0]]))
@@ -112,7 +112,7 @@ def maximise(points: Tensor, shares: Tensor, belongs: Tensor, floor: float) -> M
     """The M step, given how much every point belongs to every component [n, m] (rows sum to 1).
 
     Covariances are posterior modes under the inverse-Wishart prior of Fraley and Raftery (2007): d + 2 points' worth
-    of the class's own covariance, scaled to m parts of its volume. Without it a component on one lone point would
+    of the class's own covariance, scaled to m parts of its volume. Without it a component on a single point would
     have no width and endless density, and the outliers would be the "densest" rows.
     """
     n, d = points.shape

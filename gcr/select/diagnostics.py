@@ -1,8 +1,8 @@
 """How good a coreset is: gradient error, weights, budgets.
 
 >>> pool = Pool(torch.tensor([0, 0]), torch.ones(2), features=torch.zeros(2, 1), residuals=torch.ones(2, 1))
->>> told = explain(Coreset(torch.tensor([0]), torch.tensor([2.0])), pool)
->>> told.gradient_error, told.effective_size, told.per_class
+>>> found = explain(Coreset(torch.tensor([0]), torch.tensor([2.0])), pool)
+>>> found.gradient_error, found.effective_size, found.per_class
 (0.0, 1.0, {0: 1})
 """
 

@@ -16,7 +16,7 @@ are not chosen. Matching pursuit otherwise goes for them first, since they make 
 largest correlation; and they belong to examples that the network has got wrong, among them all that are labelled
 wrong.
 
-Two others tell what rows and weights are worth, each without the other. ``rows="random"`` takes those that
+Two ablations separate the value of rows and of weights. ``rows="random"`` takes those that
 ``class-balanced`` would take and fits their weights; ``weights="unit"`` keeps the rows that match and not the weights.
 """
 
@@ -54,7 +54,7 @@ class GradApprox(Settings):
     )
     negative: str = setting(
         "excluded",
-        "weights below 0: excluded from the solution (paper), or their rows dropped, and drawn anew with weight 1"
+        "weights below 0: excluded from the solution (paper), or their rows dropped, and redrawn with weight 1"
         " (reference code)",
         choices=("excluded", "dropped"),
         advanced=True,

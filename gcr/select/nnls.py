@@ -25,7 +25,7 @@ def nonnegative_solution(
     tensor([[ True, False]])
     """
     free, current = used, start
-    for _ in range(3 * used.shape[1] + 10):  # enough for any problem; a bound against rounding that never settles
+    for _ in range(3 * used.shape[1] + 10):  # enough for any problem; a bound in case rounding makes it cycle
         falling = free & (solved <= 0)
         if bool(falling.any()):
             reach = torch.where(falling, current / (current - solved).clamp_min(1e-300), torch.inf)

@@ -134,7 +134,7 @@ class Support:
         self.refresh(width)
 
     def refresh(self, width: int) -> None:
-        """Factor the system anew, and all that follows from it, for the slots below ``width``."""
+        """Recompute the factor, and all that depends on it, for the slots below ``width``."""
         factor = torch.linalg.cholesky(self.system[:, :width, :width])
         eye = torch.eye(width, dtype=factor.dtype, device=factor.device).expand_as(factor)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)

@@ -2,7 +2,7 @@
 
 Matching pursuit never regrets a choice. A pass of replacement takes every row of the support in turn, the one whose
 loss would cost least first, takes it out, and puts in its place the row of largest normalised correlation with what
-is unmatched then, with all weights solved anew. The exchange stays if it lowers ``L_sub`` and leaves all weights
+is unmatched then, with all weights solved again. The exchange stays if it lowers ``L_sub`` and leaves all weights
 positive. Rows change, the budget does not.
 
 Everything follows from ``P = (G_SS + ridge I)^-1``. Taking out slot s: ``P - p p^T / p_s`` with p its column. Putting

@@ -1,7 +1,7 @@
 """Training: draws, state, step, checkpoints, loop, packs."""
 
 from gcr.training.checkpoint import Checkpoints
-from gcr.training.loop import Diverged, Epoch, How, Outcome, Run, Stopped, own_stream, train
+from gcr.training.loop import Diverged, Epoch, How, Outcome, Run, Stopped, own_cuda_stream, train
 from gcr.training.settings import Training
 from gcr.training.sgd import Sgd
 
@@ -15,6 +15,6 @@ __all__ = [
     "Sgd",
     "Stopped",
     "Training",
-    "own_stream",
+    "own_cuda_stream",
     "train",
 ]

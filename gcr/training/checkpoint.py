@@ -60,7 +60,7 @@ class Checkpoints:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 if isinstance(error, BadInput):
                     raise
-                remarks.append(f"{file} is no whole checkpoint ({error}); going back to the one before it")
+                remarks.append(f"{file} is not a complete checkpoint ({error}); going back to the one before it")
                 continue
             for name, tensor in state.tensors():
                 tensor.copy_(tensors[name])

@@ -1,4 +1,4 @@
-"""Accuracy on every task, in percent, in both views of the one head."""
+"""Accuracy on every task, in percent, in both protocols (class-IL, task-IL), from one head."""
 
 from __future__ import annotations
 

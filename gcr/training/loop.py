@@ -31,12 +31,12 @@ from gcr.training.step import draw_plan
 from gcr.training.step_runner import StepRunner, pick_mode
 
 SAVING_SHARE = 0.01  # of the time, that checkpoints at epochs' ends of all runs side by side may take
-SAVING_SECONDS = 0.25  # and besides, of each run
+SAVING_SECONDS = 0.25  # plus this, of each run
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch tells: one line of metrics.jsonl."""
+    """Metrics of an epoch: one line of metrics.jsonl."""
 
     stage: int
     epoch: int
@@ -214,11 +214,11 @@ class Run:
         state, policy = self.state, self.policy
         if policy is not None and policy.selects and not policy.every:
             self._select(self.plan.stages[state.stage].rows if policy.pool == "selector" else None)
-        settles = policy is not None and policy.statistics == "memory"
+        recomputes = policy is not None and policy.statistics == "memory"
         goes_on = state.stage + 1 < len(self.plan.stages)  # training, as it would have
-        keeping = statistics_kept(state.net) if settles and goes_on else nullcontext()
+        keeping = statistics_kept(state.net) if recomputes and goes_on else nullcontext()
         with computing(self.precision, self.device), keeping:
-            if settles:
+            if recomputes:
                 assert state.memory is not None
                 recompute_bn_on_memory(state.net, state.memory, self.scenario)
             key = (self.seed, state.stage)
@@ -247,8 +247,8 @@ class Run:
         assert state.memory is not None
         key = (self.seed, len(state.selections))
         with computing(self.precision, self.device, autocast=False):
-            told = reselect(state.memory, policy, self.method, state.net, self.scenario, key, arrived)
-        state.selections.append({"stage": state.stage} | told)
+            about = reselect(state.memory, policy, self.method, state.net, self.scenario, key, arrived)
+        state.selections.append({"stage": state.stage} | about)
 
     def _device_done(self) -> Iterator[bool]:
         """Let other runs go on until the device has done what this one asked for."""
@@ -304,15 +304,15 @@ def train(
     """
     how = How(device=how) if isinstance(how, str) else how
     run = Run(scenario, net, optimizer, method, memory, seed, training or Training(), how, head, on_epoch, checkpoints)
-    with own_stream(run.device):
+    with own_cuda_stream(run.device):
         for _ in run.advance():
             pass
         return run.outcome()
 
 
 @contextmanager
-def own_stream(device: torch.device) -> Iterator[None]:
-    """Captured steps need a stream that is not the default one."""
+def own_cuda_stream(device: torch.device) -> Iterator[None]:
+    """Captured steps need a CUDA stream that is not the default one."""
     if device.type == "cpu":
         yield
         return

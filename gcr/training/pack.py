@@ -1,4 +1,4 @@
-"""Several runs on one GPU, side by side: each on a stream of its own, launched in turn by one thread.
+"""Several runs on one GPU, side by side: each on its own CUDA stream, launched in turn by one thread.
 
 A run's kernels are small, so a GPU has room for more than one at a time. Runs share nothing but the data set, and each
 has its own draws: what a run computes does not depend on its pack.
@@ -39,7 +39,7 @@ class Member:
         there is more to come.
 
         Several, since what comes next, here or in another run, may keep the host for long. Few, since a launch may
-        have to wait for room in its stream's queue, and other runs would come to the end of theirs meanwhile.
+        have to wait for room in its CUDA stream's queue, and other runs would come to the end of theirs meanwhile.
         """
         torch.cuda.set_stream(self.stream)
         for number in range(TURN):
@@ -107,12 +107,12 @@ class Growth:
 
     def __init__(self, has_room: Callable[[], bool]) -> None:
         self.has_room = has_room
-        self.size, self.best_rate, self.settled = 1, 0.0, False
+        self.size, self.best_rate, self.final = 1, 0.0, False
         self.window: tuple[float, int, int] | None = None  # when it began, members, steps done by then
 
     def look(self, now: float, members: int, warm: bool, steps: int) -> None:
-        """``steps`` is all that has been done so far, by whomever."""
-        if self.settled or members < self.size or not warm:
+        """``steps`` counts the steps of all runs so far."""
+        if self.final or members < self.size or not warm:
             self.window = None
             return
         if self.window is None or self.window[1] != members:
@@ -124,11 +124,11 @@ class Growth:
         rate = (steps - self.window[2]) / seconds
         self.window = None
         if rate < GAIN * self.best_rate:
-            self.size, self.settled = max(self.size // 2, 1), True
+            self.size, self.final = max(self.size // 2, 1), True
         elif self.has_room():
             self.size, self.best_rate = 2 * self.size, rate
         else:
-            self.settled = True
+            self.final = True
 
 
 def _has_room(device: torch.device, free_at_first: int) -> bool:

@@ -1,8 +1,8 @@
 """All the randomness of an epoch, as tensors, a function of (seed, stage, epoch) alone.
 
-Each field has a stream of its own, so that methods with different needs still see the same order of examples and the
-same views on equal seeds, and so that CPU and GPU, a fresh and a resumed run see the same draws. NumPy makes them
-because its streams are the same with every version of torch.
+Each field has its own generator: methods with different needs see the same order of examples and the same views on
+equal seeds. CPU and GPU, a fresh and a resumed run see the same draws. NumPy makes them because its generators give
+the same numbers with every version of torch.
 
 The draws of an epoch lie on the device at fixed addresses, a line per step, and a step finds its line by a counter on
 the device: a captured step needs nothing from the host.
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gcr.augment import DRAWS
-from gcr.memory.randomness import stream
+from gcr.memory.randomness import generator
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,18 @@ class EpochDraws:
         plan, n, n_steps = self.plan, len(stage_rows), n_batches * repeats
         order = stage_rows.cpu().numpy()
         if shuffled:
-            order = order[stream(key, "order").permutation(n)]
+            order = order[generator(key, "order").permutation(n)]
         rows = np.zeros((n_batches, plan.batch), np.int64)
         _put(rows, order)
         rows = self.host_rows = rows.repeat(repeats, axis=0)
         reservoir = np.zeros((n_batches, plan.batch))
-        _put(reservoir, stream(key, "reservoir").random(n))
+        _put(reservoir, generator(key, "reservoir").random(n))
         reservoir = reservoir.repeat(repeats, axis=0)
         views = np.zeros((n_steps, plan.batch * DRAWS["weak"]), np.float32)
         n_views = n if repeats == 1 else n_steps * plan.batch  # another view of a batch every time it is trained on
-        _put(views, stream(key, "views").random((n_views, DRAWS["weak"]), dtype=np.float32))
+        _put(views, generator(key, "views").random((n_views, DRAWS["weak"]), dtype=np.float32))
         parts = [views] + [
-            stream(key, field).random((n_steps, *shape), dtype=np.float32).reshape(n_steps, -1)
+            generator(key, field).random((n_steps, *shape), dtype=np.float32).reshape(n_steps, -1)
             for field, shape in plan.replay_fields()
         ]
         for slot, made in ((self.rows, rows), (self.reservoir, reservoir), (self.uniforms, np.hstack(parts))):
@@ -134,16 +134,16 @@ class EpochDraws:
 
 def arrival_order(key: tuple[int, int], n: int) -> Tensor:
     """The order in which the examples of a task come in a stream; ``key`` is (seed, task)."""
-    return torch.from_numpy(stream(key, "arrival").permutation(n))
+    return torch.from_numpy(generator(key, "arrival").permutation(n))
 
 
 def selection_views(key: tuple[int, int], n_rows: int) -> Tensor:
     """The draws of weak views of the pool's examples; ``key`` is (seed, number of the selection in its run)."""
-    return torch.from_numpy(stream(key, "selection views").random((n_rows, DRAWS["weak"]), dtype=np.float32))
+    return torch.from_numpy(generator(key, "selection views").random((n_rows, DRAWS["weak"]), dtype=np.float32))
 
 
 def _put(lines: np.ndarray, values: np.ndarray) -> None:
-    """Write ``values`` into ``lines`` from the beginning; what does not fit (a lone last example) is left out."""
+    """Write ``values`` into ``lines`` from the beginning; what does not fit (a single last example) is left out."""
     flat, values = lines.reshape(-1), values.reshape(-1)
     size = min(len(flat), len(values))
     flat[:size] = values[:size]

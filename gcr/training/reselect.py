@@ -54,8 +54,8 @@ def reselect(
     pool = make_pool(net, method, batch, images, policy, kept=rows < memory.capacity)
     chances = selection_draws(key, len(rows)).to(rows.device)
     coreset = memory.reselect(policy.selector, pool.features, pool.residuals, policy.buffer, chances)
-    told: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
-    return told | asdict(explain(coreset, pool)) if pool.residuals is not None else told
+    about: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
+    return about | asdict(explain(coreset, pool)) if pool.residuals is not None else about
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def statistics_kept(net: Network) -> Iterator[None]:
 
 
 def recompute_bn_on_memory(net: Network, memory: Buffer, scenario: Scenario) -> None:
-    """Take the network's batch statistics anew from plain images of all that memory holds, whatever their weights.
+    """Recompute BatchNorm statistics on plain images of all that memory holds, whatever their weights.
 
     Rows of a task may lie together, so every batch takes rows from all over memory.
     """

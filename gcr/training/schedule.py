@@ -56,8 +56,8 @@ def make_schedule(scenario: Scenario, method: Method, training: Training, seed: 
         return Plan([Stage(rows, training.epochs, False) for rows in tasks], numbers, numbers)
     length = scenario.stream_length
     arriving = torch.cat(tasks)
-    lone = len(arriving) % length == 1  # a last example that is alone joins the stream before it
-    n_streams = max(-(-len(arriving) // length) - lone, 1)
+    single = len(arriving) % length == 1  # a last example that is alone joins the stream before it
+    n_streams = max(-(-len(arriving) // length) - single, 1)
     cuts = [length * number for number in range(1, n_streams)]
     stages = [Stage(rows, training.epochs, False) for rows in torch.tensor_split(arriving, cuts)]
     ends = torch.tensor([len(rows) for rows in tasks]).cumsum(0).tolist()

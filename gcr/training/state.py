@@ -16,7 +16,7 @@ from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, trained_para
 
 OPTIMIZER = "optimizer."  # prefix of what the optimizer remembers
 
-# What a checkpoint says in JSON beside the tensors.
+# The JSON part of a checkpoint.
 PLACE = (
     *("stage", "epoch", "epoch_steps", "steps", "offered", "arrived", "seconds"),
     *("untrained", "class_il", "task_il", "selections"),

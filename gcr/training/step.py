@@ -85,7 +85,7 @@ def train_step(
     state.diverged_at.copy_(torch.where(first_bad, state.step, state.diverged_at))
     state.step += 1
     if offers and policy is not None and state.memory is not None:
-        by_selection = policy.selects and not policy.every  # these tell tasks apart, or streams that end elsewhere
+        by_selection = policy.selects and not policy.every  # these need the task of each row, or its stream
         task = state.memory.updates.expand_as(labels) if by_selection else scenario.task_of_class[labels]
         offered = {"image": images, "label": labels, "logits": logits, "task": task}
         if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay

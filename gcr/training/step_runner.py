@@ -71,7 +71,7 @@ class StepRunner:
         self.captures = mode != "eager" and state.step.is_cuda
         self.insists = insists
         self.graphs: dict[tuple[int, bool, bool, int], torch.cuda.CUDAGraph | None] = {}  # None: warmed up
-        self.pool = torch.cuda.graph_pool_handle() if self.captures else None
+        self.graph_pool = torch.cuda.graph_pool_handle() if self.captures else None
         if mode == "compiled":
             _compile(state.net)
 
@@ -95,7 +95,7 @@ class StepRunner:
     def _captured(self, phase: tuple[int, bool, bool, int], launch: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """The step as a graph; None where it cannot be captured: then it has run eagerly, as all after it will."""
         try:
-            graph = self.graphs[phase] = capture(launch, self.pool)
+            graph = self.graphs[phase] = capture(launch, self.graph_pool)
         except RuntimeError as error:
             if self.insists:
                 raise BadInput(

@@ -28,16 +28,16 @@ def test_the_difference_is_taken_on_the_seeds_that_both_have(tmp_path):
     assert all(entry.bold for entry in shown.rows[0])
     assert [entry.text for entry in shown.rows[1][1:5]] == ["–", "–", "–", "0"]  # these runs have no learning accuracy
     assert records([line])[0]["difference"] == pytest.approx(1.6)
-    told = notes(first, second, [line])
-    assert told[0] == "they differ in optimizer.lr (0.1, 0.2)"
-    assert "seed sets differ: 6 and 5 seeds, of which 5 are paired" in told
+    note = notes(first, second, [line])
+    assert note[0] == "they differ in optimizer.lr (0.1, 0.2)"
+    assert "seed sets differ: 6 and 5 seeds, of which 5 are paired" in note
 
 
 def test_another_selector_goes_without_the_settings_that_only_one_has(tmp_path):
     first = put(tmp_path, "a", {0: 70.0}, selector="class-balanced", lr=0.1)
     second = put(tmp_path, "b", {0: 71.0}, selector="grad-approx", lr=0.2)
-    told = notes(first, second, lines(first, second, ["accuracy"]))[0]
-    assert told == "they differ in selector.name (class-balanced, grad-approx), optimizer.lr (0.1, 0.2)"
+    note = notes(first, second, lines(first, second, ["accuracy"]))[0]
+    assert note == "they differ in selector.name (class-balanced, grad-approx), optimizer.lr (0.1, 0.2)"
 
 
 def test_the_same_experiment_twice(tmp_path):

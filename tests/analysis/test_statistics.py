@@ -103,7 +103,7 @@ def test_what_cannot_be_tested_is_not_bold():
     assert "one against a: cannot be tested, so not bold" in found.warnings
     assert any("seed sets differ" in text for text in found.warnings)
     few = best({"a": {0: 75.0, 1: 76.0}, "c": {0: 70.0, 1: 69.0}})
-    assert few.labels == ("a", "c")  # two seeds cannot tell them apart
+    assert few.labels == ("a", "c")  # two seeds cannot separate them
     assert few.warnings == ("c against a: 2 paired seeds are few; a test wants 5 or more",)
 
 

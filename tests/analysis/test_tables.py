@@ -13,9 +13,9 @@ def put(out, method, seed, accuracy, name=None, **overrides):
     experiment = compose("seq-digits", method, seed=seed, overrides=overrides)
     folder = RunFolder.of(out, experiment, name)
     folder.begin(experiment)
-    view = {"matrix": [[accuracy] * 5] * 5, "accuracy": accuracy, "forgetting": 1.0}
+    protocol = {"matrix": [[accuracy] * 5] * 5, "accuracy": accuracy, "forgetting": 1.0}
     folder.finish(
-        {"class_il": view, "task_il": view, "seconds": 2.0, "steps": 9, "device": "cpu", "versions": {}}, None
+        {"class_il": protocol, "task_il": protocol, "seconds": 2.0, "steps": 9, "device": "cpu", "versions": {}}, None
     )
     return folder
 
@@ -34,11 +34,11 @@ def test_rows_are_groups_of_seeds(tmp_path):
 
 def test_it_is_said_where_online_methods_are_evaluated_at_other_times(tmp_path):
     for method in ("er", "gcr", "joint"):
-        put(tmp_path, method, 0, 10.0, setting="online")
+        put(tmp_path, method, 0, 10.0, online=True)
     put(tmp_path, "icarl", 0, 10.0)
     assert read_runs(tmp_path).notes == []
-    put(tmp_path, "icarl", 0, 10.0, setting="online")
-    put(tmp_path, "gem", 0, 10.0, setting="online")
+    put(tmp_path, "icarl", 0, 10.0, online=True)
+    put(tmp_path, "gem", 0, 10.0, online=True)
     (note,) = read_runs(tmp_path).notes
     assert note.startswith("seq-digits, online: gem, icarl evaluated at the ends of tasks, others after every stream")
 
@@ -93,7 +93,7 @@ def test_a_detail_that_is_not_the_default_is_told_even_where_it_is_alone(tmp_pat
 def test_sheets_and_records(tmp_path):
     put(tmp_path, "er", 0, 10.0)
     put(tmp_path, "er", 1, 12.0)
-    put(tmp_path, "er", 0, 7.0, name="streamed", setting="online", stream=300)
+    put(tmp_path, "er", 0, 7.0, name="streamed", online=True, stream=300)
     groups = read_runs(tmp_path).groups
     offline, online = sheets(groups, ["accuracy"])
     assert offline.title == "seq-digits: percent, mean ± SEM over seeds"
@@ -103,10 +103,10 @@ def test_sheets_and_records(tmp_path):
     assert len(lines) == 2 * 2 * 2
     assert lines[0] == {
         "scenario": "seq-digits",
-        "setting": "offline",
+        "regime": "offline",
         "method": "er",
         "buffer": 100,
-        "view": "class-il",
+        "protocol": "class-il",
         "metric": "accuracy",
         "mean": 11.0,
         "sem": pytest.approx(1.0),

@@ -1,4 +1,4 @@
-"""Tables on terminals of any width: no number is ever cut."""
+"""Tables on terminals of any width: numbers are never cut."""
 
 import io
 import re

@@ -76,7 +76,7 @@ def test_own_pictures_from_import_to_a_run(gcr, cache, tmp_path):
     assert "seq-digits" in done.stdout
     assert "birds" not in done.stdout
     assert done.stderr.startswith(f"birds is left out: {cache / 'birds/about.json'} is damaged (")
-    assert done.stderr.endswith("make it anew with: gcr data import birds PATH\n")
+    assert done.stderr.endswith("create it again with: gcr data import birds PATH\n")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -92,7 +92,7 @@ def test_a_damaged_official_set_is_told_once_before_anything_is_made(gcr, cache,
     assert done.returncode == 2
     assert done.stderr == (
         f"error: {cache / 'cifar10/test-labels.npy'} is damaged (100 bytes instead of 288); "
-        "make it anew with: gcr data get cifar10, or gcr data import cifar10 PATH\n"
+        "create it again with: gcr data get cifar10, or gcr data import cifar10 PATH\n"
     )
     assert not (tmp_path / "runs").exists()
 

@@ -61,7 +61,7 @@ def test_gcr_selection_under_ers_loss(tmp_path):
 
 
 def test_a_failed_run_is_exit_code_1(tmp_path):
-    """A network that overflows: the run fails when its result is no number."""
+    """A network that overflows: the run fails when its loss or weights are NaN or inf."""
     done = here("run", "seq-digits", "--method", "er", *QUICK, "--set", "lr=1e30", "--out", tmp_path)
     assert done.returncode == 1
     assert "failed: seq-digits-er-k100 seed 0" in done.stderr
@@ -176,8 +176,8 @@ def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
     refused(here("table", tmp_path, "--method", "gcr"), 'unknown method here "gcr"; known: er')
     assert "er + uniform (lr=0.01)" in here("table", tmp_path, "--buffer", "20").stdout
     refused(here("table", tmp_path, "-k", "30"), 'unknown buffer here "30"; known: 20')
-    beside = here("table", tmp_path, "--paper", "online-accuracy", "--method", "mir", "--scenario", "seq-tinyimagenet")
-    assert beside.stdout.count("missing") == 3
+    table = here("table", tmp_path, "--paper", "online-accuracy", "--method", "mir", "--scenario", "seq-tinyimagenet")
+    assert table.stdout.count("missing") == 3
     one = here("table", tmp_path, "--paper", "online-accuracy", "--method", "mir", "--buffer", "500")
     assert one.stdout.count("missing") == 3  # one for each data set
     refused(
@@ -195,7 +195,7 @@ def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
     assert here(*command, "--vary", "lr=0.01,0.1", "--processes", "1", "--out", tmp_path).returncode == 0
     folders = [tmp_path / f"seq-digits-er-k100-lr{lr}" for lr in (0.1, 0.01)]
     done = here("compare", *folders, "--metrics", "accuracy", "--format", "csv")
-    assert done.stdout.startswith("view,metric,first,second,difference,sem,n,p,effect\nclass-il,accuracy,")
+    assert done.stdout.startswith("protocol,metric,first,second,difference,sem,n,p,effect\nclass-il,accuracy,")
     assert "they differ in optimizer.lr (0.1, 0.01)" in here("compare", *folders).stdout
     refused(here("compare", *folders, "--metrics", "speed"), 'unknown metric "speed"')
     refused(here("compare", folders[0], tmp_path), "holds 2 experiments")
@@ -263,7 +263,7 @@ def test_table_in_other_formats(made):
     assert r"er & 100 & 3 & 90.00 $\pm$ 0.58 &" in here("table", made, "--format", "latex").stdout
     lines = here("table", made, "--format", "csv", "--metrics", "accuracy").stdout.splitlines()
     assert len(lines) == 1 + 2 * 2
-    assert lines[0].startswith("scenario,setting,method,buffer,view,metric,mean")
+    assert lines[0].startswith("scenario,regime,method,buffer,protocol,metric,mean")
     refused(here("table", made, "--format", "html"), 'unknown format "html"')
 
 
@@ -306,7 +306,7 @@ def test_progress_on_a_terminal(tmp_path):
 
 def test_several_methods_online_in_one_table(tmp_path):
     done = here(
-        *("run", "seq-digits", "--method", "finetune,er,gcr", "--setting", "online", "--stream", "700"),
+        *("run", "seq-digits", "--method", "finetune,er,gcr", "--online", "--stream", "700"),
         *("--model", "mlp", "--buffer", "50", "--processes", "1", "--out", tmp_path),
     )
     assert done.returncode == 0, done.stderr
@@ -316,8 +316,8 @@ def test_several_methods_online_in_one_table(tmp_path):
         "seq-digits-online-finetune",
         "seq-digits-online-gcr-k50",
     ]
-    told = here("table", tmp_path, "--metrics", "anytime,learning")
-    assert "class-IL any-time accuracy" in " ".join(told.stdout.split())
+    printed = here("table", tmp_path, "--metrics", "anytime,learning")
+    assert "class-IL any-time accuracy" in " ".join(printed.stdout.split())
     refused(here("table", tmp_path, "--metrics", "speed"), 'unknown metric "speed"')
 
 
@@ -325,9 +325,9 @@ def test_settings_that_do_not_go_together(tmp_path):
     def run(*arguments):
         return here("run", "seq-digits", "--out", tmp_path, *arguments)
 
-    refused(run("--setting", "online", "--stream", "8"), "stream must be >= batch, which is 10, got 8")
-    refused(run("--setting", "online", "--epochs", "3"), "epochs must be 1 in the online setting, got 3")
-    refused(run("--setting", "sometimes"), "setting must be one of offline, online")
+    refused(run("--online", "--stream", "8"), "stream must be >= batch, which is 10, got 8")
+    refused(run("--online", "--epochs", "3"), "epochs must be 1 online, got 3")
+    refused(run("--set", "online=sometimes"), 'online must be true or false, got "sometimes"')
     refused(run("--method", "er,gcr", "--selector", "herding"), "--selector is for one method at a time")
     refused(run("--method", "er,grc"), 'unknown method "grc" (did you mean "gcr"?)')
     refused(run("--pack", "many"), 'pack must be auto or a whole number from 1 on, got "many"')

@@ -22,26 +22,26 @@ def runs(tmp_path):
 def gcr(capsys):
     def call(*arguments):
         code = run_cli([str(argument) for argument in arguments])
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     return call
 
 
 def refused(done, *parts):
-    code, _, told = done
+    code, _, printed = done
     assert code == 2
-    assert told.startswith("error: ")
-    assert len(told.strip().splitlines()) == 1, told
+    assert printed.startswith("error: ")
+    assert len(printed.strip().splitlines()) == 1, printed
     for part in parts:
-        assert part in told
+        assert part in printed
 
 
 def test_tables_of_packed_runs_are_those_of_their_folders(runs, gcr, tmp_path):
     file = tmp_path / "results/all.jsonl.gz"
-    code, told, _ = gcr("results", "pack", runs, file)
+    code, printed, _ = gcr("results", "pack", runs, file)
     assert code == 0
-    assert told.strip() == f"{file}: 6 runs, {file.stat().st_size:,} bytes"
+    assert printed.strip() == f"{file}: 6 runs, {file.stat().st_size:,} bytes"
     for more in ([], ["--format", "csv"], ["--method", "er"], ["--paper", "offline-accuracy"]):
         table = gcr("table", runs, *more)
         assert table[0] == 0
@@ -98,9 +98,9 @@ def test_merging(runs, gcr, tmp_path):
 
 def test_runs_that_cannot_be_read_are_named_and_left_out(runs, gcr, tmp_path):
     (runs / "seq-digits-er-k20/seed-1/result.json").write_text("{}")
-    code, told, warned = gcr("results", "pack", runs, tmp_path / "a.jsonl.gz")
+    code, printed, warned = gcr("results", "pack", runs, tmp_path / "a.jsonl.gz")
     assert code == 1
-    assert "5 runs" in told
+    assert "5 runs" in printed
     assert "seq-digits-er-k20/seed-1 cannot be read (result lacks class_il)" in warned
 
 
@@ -134,9 +134,9 @@ def test_a_name_that_is_not_in_the_file(runs, gcr, tmp_path):
 
 def test_a_report_of_packed_runs(runs, gcr, tmp_path):
     gcr("results", "pack", runs, tmp_path / "results/a.jsonl.gz")
-    code, told, _ = gcr("report", tmp_path / "results/a.jsonl.gz")
+    code, printed, _ = gcr("report", tmp_path / "results/a.jsonl.gz")
     assert code == 0
-    assert told.strip() == f"report: {tmp_path}/results/report.html"
+    assert printed.strip() == f"report: {tmp_path}/results/report.html"
     assert "60." in (tmp_path / "results/report.html").read_text()
     refused(gcr("report", tmp_path / "results/a.jsonl.gz", "--serve"), "--serve needs the --out folder")
 

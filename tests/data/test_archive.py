@@ -119,7 +119,7 @@ def test_broken_archives_are_named(tmp_path, name):
     write = write_zip if name == "x.zip" else write_tar
     whole = write(tmp_path / "whole", {"a": bytes(range(256)) * 100}).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(BadInput, match=f"{name} is no whole"):
+    with pytest.raises(BadInput, match=f"{name} is not a complete"):
         open_tree([tmp_path / name])
 
 
@@ -128,7 +128,7 @@ def test_gunzip_has_a_limit_and_names_damage():
     assert gunzip(packed, "x.gz", limit=1000) == bytes(1000)
     with pytest.raises(BadInput, match=r"x\.gz unpacks to more than 999"):
         gunzip(packed, "x.gz", limit=999)
-    with pytest.raises(BadInput, match=r"x\.gz is no whole gzip file"):
+    with pytest.raises(BadInput, match=r"x\.gz is not a complete gzip file"):
         gunzip(packed[:-10], "x.gz")
 
 

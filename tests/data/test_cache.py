@@ -119,7 +119,7 @@ def test_one_changed_byte_is_found(cache, file):
     (problem,) = check_set("letters").problems
     assert problem == (
         f"{cache / 'letters' / file} is damaged (its SHA-256 is not the one taken at import); "
-        "make it anew with: gcr data import letters PATH"
+        "create it again with: gcr data import letters PATH"
     )
 
 
@@ -127,7 +127,7 @@ def test_truncated_and_missing_files_are_named_when_opened(cache):
     write_set("letters", "made", source()[0])
     file = cache / "letters/train-images.npy"
     file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(BadInput, match=r"train-images\.npy is damaged \(\d+ bytes instead of \d+\); make it anew"):
+    with pytest.raises(BadInput, match=r"train-images\.npy is damaged \(\d+ bytes instead of \d+\); create it again"):
         open_cached("letters")
     file.unlink()
     with pytest.raises(BadInput, match=r"train-images\.npy is damaged \(it is missing\)"):

@@ -60,10 +60,10 @@ def server():
 
 
 def test_a_whole_file_with_progress(server, tmp_path):
-    told = []
-    fetch(server.url, MD5, tmp_path / "made.bin", lambda *progress: told.append(progress))
+    reported = []
+    fetch(server.url, MD5, tmp_path / "made.bin", lambda *progress: reported.append(progress))
     assert (tmp_path / "made.bin").read_bytes() == CONTENT
-    assert told[-1] == ("made.bin", len(CONTENT), len(CONTENT))
+    assert reported[-1] == ("made.bin", len(CONTENT), len(CONTENT))
     assert not (tmp_path / "made.bin.part").exists()
     fetch(server.url, MD5, tmp_path / "made.bin")
     assert server.ranges == [None]  # what is there is not fetched again

@@ -175,7 +175,7 @@ def test_parquet_of_ones_own_and_in_another_order(tmp_path):
 
 
 def test_parquet_whose_test_files_have_no_labels(tmp_path):
-    """ImageNet's: the validation files are taken; names that occur twice are told apart."""
+    """ImageNet's: the validation files are taken; repeated names stay distinct."""
     train, test = made.examples(2, 3, (3, 8, 8)), made.examples(1, 3, (3, 8, 8), seed=1)
     for part, given in (("train", train), ("validation", test), ("test", (test[0], test[1] * 0 - 1))):
         write_parquet(tmp_path / f"{part}.parquet", *given, names=["crane", "reel", "crane"])
@@ -198,7 +198,7 @@ def test_parquet_that_cannot_be_used_is_named(tmp_path):
         read(tmp_path, LIKE_CIFAR10)
     whole = (tmp_path / "train.parquet").read_bytes()
     (tmp_path / "test.parquet").write_bytes(whole[:1000])
-    with pytest.raises(BadInput, match=r"test\.parquet in .* is no whole parquet file"):
+    with pytest.raises(BadInput, match=r"test\.parquet in .* is not a complete parquet file"):
         read(tmp_path, LIKE_CIFAR10)
     write_parquet(tmp_path / "test.parquet", test[0][:0], test[1][:0])
     with pytest.raises(BadInput, match=r"test\.parquet in .* has no rows"):
@@ -324,7 +324,7 @@ def test_pickles_that_cannot_be_used_are_named(tmp_path, content, message):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("train-labels-idx1-ubyte", b"\x00\x00\x08\x01\x00\x00", "it is no idx file"),
+        ("train-labels-idx1-ubyte", b"\x00\x00\x08\x01\x00\x00", "it is not an idx file"),
         ("train-labels-idx1-ubyte", made.idx(np.zeros(5)), "5 labels for 30 images"),
         ("train-images-idx3-ubyte", made.idx(np.zeros((30, 28, 28)))[:-1], "must hold 23520 bytes after its header"),
     ],

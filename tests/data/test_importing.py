@@ -78,7 +78,7 @@ def test_get_a_wrong_archive_leaves_nothing(cache, served, monkeypatch):
 def test_what_cannot_be_downloaded(cache):
     with pytest.raises(BadInput, match=r"imagenet1k cannot be downloaded .*gcr data import imagenet1k"):
         get_set("imagenet1k")
-    with pytest.raises(BadInput, match="birds is no official data set"):
+    with pytest.raises(BadInput, match="birds is not an official data set"):
         get_set("birds")
 
 

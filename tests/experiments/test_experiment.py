@@ -157,18 +157,18 @@ def test_setting_lines_tell_everything_that_can_be_set():
     assert defaults["training.epochs"] == "10; online 1"
     assert defaults["method.beta"] == "1.0; online 3.0"
     assert defaults["method.contrast"] == "logits; online features"
-    assert defaults["stream.setting"] == "offline"
+    assert defaults["stream.online"] == "false"
     assert not any("online" in default for _, _, default in setting_lines("seq-digits", "joint"))
 
 
 def test_a_stream_of_digits_is_short_unless_told_otherwise():
-    online = compose("seq-digits", "er", overrides={"setting": "online"})
+    online = compose("seq-digits", "er", overrides={"online": True})
     assert (online.stream.stream, online.training.batch, online.training.epochs) == (300, 10, 1)
-    told = compose("seq-digits", "er", overrides={"setting": "online", "stream": 500, "batch": 20})
-    assert (told.stream.stream, told.training.batch) == (500, 20)
-    joint = compose("seq-digits", "joint", overrides={"setting": "online"})
+    given = compose("seq-digits", "er", overrides={"online": True, "stream": 500, "batch": 20})
+    assert (given.stream.stream, given.training.batch) == (500, 20)
+    joint = compose("seq-digits", "joint", overrides={"online": True})
     assert (joint.training.batch, joint.training.epochs) == (32, 10)
-    assert compose("seq-cifar10", "er", overrides={"setting": "online"}).stream.stream == 6250
+    assert compose("seq-cifar10", "er", overrides={"online": True}).stream.stream == 6250
 
 
 def test_defaults_on_a_stream_are_what_the_papers_search_chose_there():
@@ -178,12 +178,12 @@ def test_defaults_on_a_stream_are_what_the_papers_search_chose_there():
     for method in ("der++", "gcr"):
         chosen = [paper.chosen(*cell.place).overrides for cell in cells if cell.method == method]
         medians = {key: statistics.median(values[key] for values in chosen) for key in chosen[0]}
-        made = compose("seq-cifar10", method, overrides={"setting": "online"})
+        made = compose("seq-cifar10", method, overrides={"online": True})
         assert {"lr": made.optimizer.lr} | {k: getattr(made.method, k) for k in medians if k != "lr"} == medians
-    told = compose("seq-cifar10", "gcr", overrides={"setting": "online", "beta": 0.25, "lr": 0.5})
-    assert (told.method.alpha, told.method.beta, told.optimizer.lr) == (1.0, 0.25, 0.5)
+    given = compose("seq-cifar10", "gcr", overrides={"online": True, "beta": 0.25, "lr": 0.5})
+    assert (given.method.alpha, given.method.beta, given.optimizer.lr) == (1.0, 0.25, 0.5)
     offline = compose("seq-cifar10", "gcr").method
-    assert (offline.beta, offline.contrast, told.method.contrast) == (1.0, "logits", "features")
+    assert (offline.beta, offline.contrast, given.method.contrast) == (1.0, "logits", "features")
 
 
 @pytest.mark.parametrize(("method", "buffer"), [("der++", 500), ("gcr", 2000)])
@@ -192,7 +192,7 @@ def test_offline_defaults_are_values_that_the_papers_search_chose_too(method, bu
     chosen = next(
         paper.chosen(*cell.place).overrides
         for cell in paper.cells("offline-accuracy")
-        if (cell.method, cell.scenario, cell.buffer, cell.view) == (method, "seq-cifar10", buffer, "class-il")
+        if (cell.method, cell.scenario, cell.buffer, cell.protocol) == (method, "seq-cifar10", buffer, "class-il")
     )
     made = compose("seq-cifar10", method)
     assert {"lr": made.optimizer.lr} | {k: getattr(made.method, k) for k in chosen if k != "lr"} == chosen
@@ -206,8 +206,8 @@ def test_offline_defaults_are_values_that_the_papers_search_chose_too(method, bu
         ("mir", {"sampling": "split"}, "mir ignores sampling"),
         ("gdumb", {"statistics": "memory"}, "gdumb ignores statistics"),
         ("cls-er", {"statistics": "memory"}, "cls-er ignores statistics"),
-        ("icarl", {"setting": "online", "stream": 100}, "icarl ignores stream: each task is one"),
-        ("er", {"stream": 300}, "add --setting online"),
+        ("icarl", {"online": True, "stream": 100}, "icarl ignores stream: each task is one"),
+        ("er", {"stream": 300}, "add --online"),
         ("er", {"pool": "selector"}, "pool needs a selector, but memory is a reservoir"),
         ("er", {"pool_mode": "training"}, "pool_mode needs a selector"),
         ("er", {"kept_weights": "relative"}, "kept_weights needs a selector"),
@@ -225,7 +225,7 @@ def test_settings_that_would_do_nothing_are_refused(method, given, said):
 
 
 def test_of_several_methods_each_takes_what_it_uses():
-    given = {"setting": "online", "stream": 200, "lr": 0.05, "replay_batch": 16}
+    given = {"online": True, "stream": 200, "lr": 0.05, "replay_batch": 16}
     for method in METHODS:
         made = compose("seq-digits", method.name, overrides=settings_of(method.name, given, several=True))
         assert made.optimizer.lr == (0.1 if method.name == "gdumb" else 0.05)

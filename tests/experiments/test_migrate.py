@@ -76,7 +76,7 @@ OLD_JOINT = {  # from before there were streams
     "training": {"epochs": 10, "lr": 0.1, "batch": 32},
     "seed": 1,
 }
-ONLINE = {"setting": "online", "buffer": 500, "lr": 0.1, "batch": 10}
+ONLINE = {"online": True, "buffer": 500, "lr": 0.1, "batch": 10}
 SAME = {
     "gcr": (OLD_GCR, ("seq-digits", "gcr", 3, {"epochs": 8, "lr": 0.05})),
     "icarl": (
@@ -107,3 +107,11 @@ def test_the_optimizer_has_a_key_of_its_own():
     made = compose("seq-digits", "gcr").to_dict()
     assert made["optimizer"] == {"name": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}
     assert "lr" not in made["training"]
+
+
+@pytest.mark.parametrize("setting", ["offline", "online"])
+def test_the_old_setting_of_a_stream_is_true_or_false_today(setting):
+    old = copy.deepcopy(OLD_GCR)
+    old["stream"]["setting"] = setting
+    old["training"]["epochs"] = 1
+    assert Experiment.from_dict(old).stream.online is (setting == "online")

@@ -33,15 +33,15 @@ def same(bundle, experiment):
 @pytest.mark.parametrize("size", [20, 500])
 def test_the_default_in_python_is_that_of_the_command_line(size):
     assert same(GCR(size), gcr(buffer=size))
-    assert same(GCR(size, online=True), gcr(buffer=size, setting="online"))
+    assert same(GCR(size, online=True), gcr(buffer=size, online=True))
     assert same(GCR(size, epochs=1), gcr(buffer=size, epochs=1))
 
 
-@pytest.mark.parametrize("setting", ["offline", "online"])
+@pytest.mark.parametrize("online", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_bundles_are_the_variants_of_the_command_line(variant, setting):
-    bundle = getattr(GCR, variant)(50, online=setting == "online")
-    assert same(bundle, gcr(variant=variant, buffer=50, setting=setting))
+def test_bundles_are_the_variants_of_the_command_line(variant, online):
+    bundle = getattr(GCR, variant)(50, online=online)
+    assert same(bundle, gcr(variant=variant, buffer=50, online=online))
 
 
 def test_a_bundle_takes_settings_by_name_and_is_frozen():
@@ -70,7 +70,7 @@ def test_a_single_setting_changes_a_variant():
 
 
 def test_in_one_pass_the_released_code_admits_every_example():
-    for given in ({"setting": "online"}, {"epochs": "1"}, {"training.epochs": 1}):
+    for given in ({"online": True}, {"epochs": "1"}, {"training.epochs": 1}):
         assert details(gcr(variant="released", **given)) == RELEASED | {"memory.admit": "all"}
     assert GCR.released(epochs=1).memory.admit == GCR.released(online=True).memory.admit == "all"
     assert GCR.released(epochs=2).memory.admit == "correct"
@@ -108,7 +108,7 @@ def test_of_several_methods_only_gcr_takes_it():
 
 def test_offline_gcr_is_the_released_code_and_online_neither():
     assert gcr() == gcr(variant="released")
-    assert details(gcr(setting="online")) == PAPER | {"method.normalise": "weights"}
+    assert details(gcr(online=True)) == PAPER | {"method.normalise": "weights"}
     er = compose("seq-digits", "er", selector="grad-approx")
     assert er == compose("seq-digits", "er", selector="grad-approx", overrides={"variant": "paper"})
 
@@ -139,7 +139,7 @@ def test_what_the_released_code_does_not_have_is_refused_with_a_remedy(given, re
 @pytest.mark.parametrize("nothing", [0, 0.0, "0", "0.0"])
 def test_a_setting_at_its_default_changes_nothing(nothing):
     numbers = dict.fromkeys(("every", "trim", "replace", "tolerance"), nothing)
-    assert gcr(pool="reservoir", rows="matched", setting="offline", epochs="10", **numbers) == gcr()
+    assert gcr(pool="reservoir", rows="matched", online="false", epochs="10", **numbers) == gcr()
 
 
 @pytest.mark.parametrize("selector", ["herding", "bilevel", "class-balanced", "reservoir"])
@@ -167,7 +167,7 @@ def test_tables_name_the_variant_instead_of_its_settings(tmp_path):
     }
     for name, given in kinds.items():
         put_run(tmp_path, gcr(**given), square(50.0), name)
-    groups = {g.folders[0].path.parent.name: g for g in read_runs(tmp_path).groups}
+    groups = {g.folder.name: g for g in read_runs(tmp_path).groups}
     assert distinctions([groups[name] for name in kinds]) == [
         "gamma=0.1",
         "gamma=0.2, variant=paper",
@@ -180,8 +180,8 @@ def test_tables_name_the_variant_instead_of_its_settings(tmp_path):
 def test_a_label_names_no_variant_of_a_method_that_has_none(tmp_path):
     points = {"sampling": "split", "admit": "correct", "pool_view": "weak", "pool_mode": "training"}
     put_run(tmp_path, compose("seq-digits", "er", selector="herding", overrides=points), square(50.0))
-    told = distinctions(read_runs(tmp_path).groups)
-    assert told == ["pool_view=weak, pool_mode=training, sampling=split, admit=correct"]
+    texts = distinctions(read_runs(tmp_path).groups)
+    assert texts == ["pool_view=weak, pool_mode=training, sampling=split, admit=correct"]
 
 
 def test_reproduce_gives_it_to_rows_that_it_changes_alone():

@@ -6,7 +6,7 @@ import torch
 from test_buffer import Loop
 
 from gcr.memory import Buffer, Examples
-from gcr.memory.randomness import stream
+from gcr.memory.randomness import generator
 from gcr.select import SELECTORS, ClassBalanced, GradApprox
 from gcr.settings import BadInput
 
@@ -26,7 +26,7 @@ def filled(capacity=6, candidates=0, n=30, seed=3, **more):
 def test_add_is_a_reservoir_with_draws_of_its_own():
     buffer, loop = filled(), Loop(6)
     for number in range(3):
-        for place, u in enumerate(stream((3, number), "add").random(10)):
+        for place, u in enumerate(generator((3, number), "add").random(10)):
             loop.offer(10 * number + place, u)
     assert buffer.tasks.tolist() == buffer.images[:, 0, 0, 0].tolist() == loop.entries
     assert buffer.labels.tolist() == [entry % 3 for entry in loop.entries]
@@ -87,7 +87,7 @@ def test_reselect_keeps_what_the_selector_chooses(selector):
     generator = torch.Generator().manual_seed(0)
     features, residuals = torch.rand(8, 5, generator=generator), torch.randn(8, 3, generator=generator)
     before, images, tasks = buffer.pool(features, residuals), buffer.images, buffer.tasks
-    draws = torch.from_numpy(stream((3, 0), "selection").random(8))
+    draws = torch.from_numpy(generator((3, 0), "selection").random(8))
     expected = selector(before, 6, draws)
     coreset = buffer.reselect(selector, features, residuals.numpy())
     assert torch.equal(coreset.rows, expected.rows)

@@ -27,12 +27,12 @@ VECTOR = st.lists(st.integers(-3, 3).map(float), min_size=4, max_size=4).map(tor
 @settings(max_examples=200, deadline=None)
 @given(VECTOR, VECTOR)
 def test_the_projection_is_orthogonal_where_there_was_a_conflict(g, r):
-    mended = torch.cat(project_on([g[:1], g[1:]], [r[:1], r[1:]]))
+    projected = torch.cat(project_on([g[:1], g[1:]], [r[:1], r[1:]]))
     if g @ r >= 0:
-        assert torch.equal(mended, g)
+        assert torch.equal(projected, g)
     else:
-        assert float(mended @ r) == pytest.approx(0, abs=1e-5)
-        torch.testing.assert_close(mended, g - (g @ r) / (r @ r) * r)
+        assert float(projected @ r) == pytest.approx(0, abs=1e-5)
+        torch.testing.assert_close(projected, g - (g @ r) / (r @ r) * r)
 
 
 def test_gradients_that_are_not_there_count_as_zero():

@@ -1,4 +1,4 @@
-"""ER, DER, DER++ and fine-tuning step by step beside their formulas, with passes of their own for every minibatch."""
+"""ER, DER, DER++ and fine-tuning step by step against their formulas, with passes of their own for every minibatch."""
 
 import pytest
 import torch

@@ -39,7 +39,7 @@ def filled_state(method, model, selector):
 def plain_fit(method, scenario, memory, model, key):
     """The authors' recipe, with torch's optimizer, schedule and clipping; examples one by one where they are mixed."""
     net = build(model, scenario.image_shape, 6, seed=key[0]).train()
-    stream = np.random.default_rng(np.random.SeedSequence((*key, zlib.crc32(b"fitting"))))
+    generator = np.random.default_rng(np.random.SeedSequence((*key, zlib.crc32(b"fitting"))))
     entries = [
         tuple(memory.columns[name][row] for name in ("image", "label", "weight")) for row in range(int(memory.kept))
     ]
@@ -52,7 +52,7 @@ def plain_fit(method, scenario, memory, model, key):
             schedule.step()
         for group in optimizer.param_groups:
             group["lr"] = [0.1 * method.max_lr, method.max_lr][epoch] if epoch < 2 else group["lr"]
-        order, uniforms = stream.permutation(len(entries)), stream.random((len(entries), 3), dtype=np.float32)
+        order, uniforms = generator.permutation(len(entries)), generator.random((len(entries), 3), dtype=np.float32)
         for start in range(0, len(order), method.fitting_batch):
             batch = [entries[i] for i in order[start : start + method.fitting_batch]]
             if len(batch) == 1:
@@ -60,9 +60,9 @@ def plain_fit(method, scenario, memory, model, key):
             draws = torch.from_numpy(uniforms[start : start + method.fitting_batch])
             views = [scenario.views.weak(e[0][None], u[None])[0] for e, u in zip(batch, draws, strict=True)]
             own, other = 1.0, list(range(len(batch)))
-            if stream.random() < method.cutmix:
-                other = stream.permutation(len(batch)).tolist()
-                views, own = mix(views, other, *stream.random(3))
+            if generator.random() < method.cutmix:
+                other = generator.permutation(len(batch)).tolist()
+                views, own = mix(views, other, *generator.random(3))
             logits = net(torch.stack(views))
             loss, weights = 0.0, sum(float(e[2]) for e in batch)
             for h, mine, i in zip(logits, batch, other, strict=True):

@@ -33,7 +33,7 @@ def test_three_tasks_equal_plain_gem(model, buffer, margin):
     state = fresh(scenario, model, method, policy)
     plain = PlainGem(state.net, scenario, lr=0.05, capacity=buffer, margin=margin)
     follow(state, plain, scenario, method, policy, n_stages=3)
-    assert plain.mended >= 10  # of the 20 steps that had a past
+    assert plain.projected >= 10  # of the 20 steps that had a past
 
 
 @st.composite
@@ -81,11 +81,11 @@ def test_the_projected_gradient_violates_nothing(lines, margin):
     gradients, *past = ([line[:1], line[1:].unsqueeze(1), None] for line in lines)
     first, rest, nothing = project_on_past(gradients, past, margin)
     assert nothing is None
-    mended = torch.cat([first, rest.squeeze(1)])
+    projected = torch.cat([first, rest.squeeze(1)])
     if (lines[1:].double() @ lines[0].double() >= 0).all():
-        assert torch.equal(mended, lines[0])
+        assert torch.equal(projected, lines[0])
     else:  # directions that almost depend on each other have multipliers in the hundreds, and rounding grows with them
-        assert (lines[1:] @ mended >= -5e-4).all()
+        assert (lines[1:] @ projected >= -5e-4).all()
 
 
 def kept_batch(tasks, weights):
@@ -124,8 +124,8 @@ def test_a_parameter_that_no_loss_reaches_keeps_no_gradient():
     unused = torch.nn.Parameter(torch.ones(3))
     parameters = [*net.parameters(), unused]
     gradients = [*(torch.ones_like(p) for p in net.parameters()), None]
-    mended = Gem().project(gradients, parameters, net, (kept_batch([0, 0], [1.0, 1.0]),), {}, 1)
-    assert mended[-1] is None
+    projected = Gem().project(gradients, parameters, net, (kept_batch([0, 0], [1.0, 1.0]),), {}, 1)
+    assert projected[-1] is None
     gradients[0] = None  # the new batch does not reach it, memory does
     assert Gem().project(gradients, parameters, net, (kept_batch([0, 0], [1.0, 1.0]),), {}, 1)[0] is not None
 

@@ -37,7 +37,7 @@ def some(n, seed):
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["loss", "logits"]), st.integers(1, 6))
 def test_it_retrieves_the_true_top(seed, criterion, retrieved):
-    """Each candidate goes alone through a network that has taken the step; the loss tells which were retrieved."""
+    """Each candidate goes alone through a network that has taken the step; the loss shows which were retrieved."""
     net, new, drawn = build("mlp", (1, 6, 6), 6, seed), some(8, seed + 1), some(3 * retrieved, seed + 2)
     moved = copy.deepcopy(net)
     F.cross_entropy(moved(new.images), new.labels).backward()

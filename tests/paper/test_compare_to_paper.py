@@ -1,4 +1,4 @@
-"""Runs beside the paper's cells: which runs count, what is bold, what is missing; and how much is read."""
+"""Runs compared with the paper's cells: which runs count, what is bold, what is missing; and how much is read."""
 
 import json
 from dataclasses import replace
@@ -18,23 +18,23 @@ def put(out, experiment, name, class_il, task_il=50.0, n_tasks=5, forgetting=20.
     """A finished run as files, without the care that a real one takes."""
     folder = RunFolder.of(out, experiment, name)
     folder.path.mkdir(parents=True)
-    views = {
-        view: {"matrix": [[value] * n_tasks] * n_tasks, "accuracy": value, "forgetting": forgetting}
-        for view, value in (("class_il", class_il), ("task_il", task_il))
+    protocols = {
+        protocol: {"matrix": [[value] * n_tasks] * n_tasks, "accuracy": value, "forgetting": forgetting}
+        for protocol, value in (("class_il", class_il), ("task_il", task_il))
     }
-    result = views | {"seconds": 1.0, "steps": 1, "device": "cpu", "versions": {}, "selections": []}
+    result = protocols | {"seconds": 1.0, "steps": 1, "device": "cpu", "versions": {}, "selections": []}
     (folder.path / "experiment.json").write_text(experiment.to_json())
     (folder.path / "result.json").write_text(json.dumps(result, indent=2))
 
 
-def cell_of(table, method, view="class-il", scenario="seq-cifar10", buffer=500, metric="accuracy"):
-    (cell,) = paper.find(table, method=method, view=view, scenario=scenario, buffer=buffer, metric=metric)
+def cell_of(table, method, protocol="class-il", scenario="seq-cifar10", buffer=500, metric="accuracy"):
+    (cell,) = paper.find(table, method=method, protocol=protocol, scenario=scenario, buffer=buffer, metric=metric)
     return cell
 
 
 def repeat(out, cell, values, name=None, change=lambda e: e, **more):
     for seed, value in enumerate(values):
-        put(out, change(paper.experiment(cell, seed)), name or f"{cell.method}-{cell.view}", value, **more)
+        put(out, change(paper.experiment(cell, seed)), name or f"{cell.method}-{cell.protocol}", value, **more)
 
 
 def row_of(found, cell):
@@ -88,7 +88,7 @@ def test_inside_our_interval_it_takes_five_seeds_or_a_mean_as_good(tmp_path, acc
 
 
 def test_task_il_needs_task_ils_values(tmp_path):
-    by_class, by_task = cell_of("offline-accuracy", "gcr"), cell_of("offline-accuracy", "gcr", view="task-il")
+    by_class, by_task = cell_of("offline-accuracy", "gcr"), cell_of("offline-accuracy", "gcr", protocol="task-il")
     repeat(tmp_path, by_class, [74.0, 75.0], task_il=94.0)
     found = compare(read_runs(tmp_path).groups, "offline-accuracy")
     assert row_of(found, by_class).ours.mean == 74.5
@@ -105,7 +105,7 @@ def test_equal_values_serve_both_views(tmp_path):
     where = {"scenario": "seq-cifar100", "buffer": 500}
     repeat(tmp_path, cell_of("offline-accuracy", "er", **where), [27.0, 28.0], task_il=66.0)
     found = compare(read_runs(tmp_path).groups, "offline-accuracy")
-    assert row_of(found, cell_of("offline-accuracy", "er", view="task-il", **where)).ours.mean == 66.0
+    assert row_of(found, cell_of("offline-accuracy", "er", protocol="task-il", **where)).ours.mean == 66.0
 
 
 def test_runs_that_depart_are_left_out_and_named(tmp_path):

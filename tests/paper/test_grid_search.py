@@ -21,7 +21,7 @@ GRID = {"lr": (0.01, 0.03), "batch": (16, 32)}
 
 
 def make_search(**changes):
-    about = {"scenario": "seq-digits", "setting": "offline", "method": "er", "buffer": 50, "grid": GRID}
+    about = {"scenario": "seq-digits", "regime": "offline", "method": "er", "buffer": 50, "grid": GRID}
     return Search(**(about | {"common": {"epochs": 1}, "seeds": (0, 1)} | changes))
 
 
@@ -75,21 +75,21 @@ def test_a_point_with_a_failed_trial_has_lost(tmp_path):
     finish_all(search, tmp_path, (99.0, 80.0, 70.0, 60.0), (99.0, 80.0, 70.0, 60.0))
     trial = search.trials(tmp_path)[1]  # the second seed of the best
     (trial.folder.path / "result.json").unlink()
-    trial.folder.fail("the loss is no number")
+    trial.folder.fail("loss is NaN or inf")
     choice = choose(search, tmp_path)
     assert choice.values("class-il") == {"lr": 0.01, "batch": 32}
     last = choice.ranking["class-il"][-1]
     assert last["values"] == {"lr": 0.01, "batch": 16}
     assert last["mean"] is None
-    assert last["errors"] == ["the loss is no number"]
+    assert last["errors"] == ["loss is NaN or inf"]
 
 
 def test_all_failing_is_an_error(tmp_path):
     search = make_search()
     for trial in search.trials(tmp_path):
         trial.folder.path.mkdir(parents=True)
-        trial.folder.fail("the loss is no number")
-    with pytest.raises(BadInput, match=r"all 4 points of the grid of er failed .*no number.*another --grid"):
+        trial.folder.fail("loss is NaN or inf")
+    with pytest.raises(BadInput, match=r"all 4 points of the grid of er failed .*NaN or inf.*another --grid"):
         choose(search, tmp_path)
 
 

@@ -40,7 +40,7 @@ def test_every_table_has_a_plan(tmp_path, name):
 def test_the_offline_table_asks_for_1530_runs_and_shares_equal_ones(tmp_path):
     plan = make_plan(Request("offline-accuracy"), tmp_path)
     assert sum(len(plan.jobs_of(place)) for place in plan.places) == 1530
-    assert len(plan.jobs()) == 1200  # iCaRL, GSS and some others have the same values for both views
+    assert len(plan.jobs()) == 1200  # iCaRL, GSS and some others have the same values for both protocols
     assert len({job.experiment for job in plan.jobs()}) == 1200
 
 
@@ -96,12 +96,12 @@ def test_a_filter_pair_that_matches_nothing(tmp_path):
 def test_one_view_alone_asks_for_the_runs_of_its_values(tmp_path):
     cells = {"scenarios": ("seq-cifar10",), "methods": ("gcr",), "buffers": (500,), "seeds": (0,)}
     both = make_plan(Request("offline-accuracy", **cells), tmp_path).jobs()
-    one = make_plan(Request("offline-accuracy", **cells, views=("class-il",)), tmp_path)
+    one = make_plan(Request("offline-accuracy", **cells, protocols=("class-il",)), tmp_path)
     assert [job.experiment.method.gamma for job in one.jobs()] == [0.1]
-    assert {cell.view for cell in one.table.cells} == {"class-il"}
+    assert {cell.protocol for cell in one.table.cells} == {"class-il"}
     assert len(both) == 2
-    with pytest.raises(BadInput, match="view must be one of class-il in online-accuracy, got task-il"):
-        make_plan(Request("online-accuracy", views=("task-il",)), tmp_path)
+    with pytest.raises(BadInput, match="protocol must be one of class-il in online-accuracy, got task-il"):
+        make_plan(Request("online-accuracy", protocols=("task-il",)), tmp_path)
 
 
 def test_a_quick_look_is_marked_everywhere_and_never_beside_the_papers_values(tmp_path):
@@ -147,7 +147,7 @@ def test_the_demo_is_searched_then_trained(tmp_path):
 
 
 def test_our_own_search_for_a_table_of_the_paper(tmp_path):
-    """Runs with values of our search stand beside the paper's cells, and no longer depart from them."""
+    """Runs with values of our search are compared with the paper's cells."""
     request = Request("offline-accuracy", ("seq-cifar10",), ("er",), (200,), (0,), values="sweep")
     plan = make_plan(request, tmp_path)
     for number, trial in enumerate(plan.trials()):
@@ -197,7 +197,7 @@ def test_1530_results_are_read_once(thousands, option, per_run, monkeypatch, cap
 
 @pytest.fixture(scope="module")
 def thousands(tmp_path_factory):
-    """1,530 results: all that the offline table asks for, and those of other tables beside them."""
+    """1,530 results: all that the offline table asks for, and those of other tables."""
     out = tmp_path_factory.mktemp("thousands")
     wanted = [job for name in ("offline-accuracy", "online-accuracy") for job in make_plan(Request(name), out).jobs()]
     assert len(wanted) >= 1530

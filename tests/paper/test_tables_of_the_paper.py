@@ -54,35 +54,39 @@ def test_the_offline_table_is_1530_runs():
     assert len(cells) * paper.SEEDS == 1530 == (6 * 9 * 2 - 3 * 2) * 15
     assert {cell.method for cell in cells} == {"er", "gem", "gss", "icarl", "der++", "gcr"}
     assert not paper.find("offline-accuracy", method="gem", scenario="seq-tinyimagenet")
-    assert Counter(cell.view for cell in cells) == {"class-il": 51, "task-il": 51}
+    assert Counter(cell.protocol for cell in cells) == {"class-il": 51, "task-il": 51}
 
 
 def test_values_read_off_the_paper():
     tiny = {"scenario": "seq-tinyimagenet", "buffer": 2000}
-    assert value("offline-accuracy", view="class-il", method="gcr", **tiny) == (35.68, 0.52, True)
-    assert value("offline-accuracy", view="task-il", method="icarl", **tiny) == (49.07, 2.0, False)
+    assert value("offline-accuracy", protocol="class-il", method="gcr", **tiny) == (35.68, 0.52, True)
+    assert value("offline-accuracy", protocol="task-il", method="icarl", **tiny) == (49.07, 2.0, False)
     cifar = {"scenario": "seq-cifar10", "buffer": 200}
-    assert value("offline-accuracy", view="task-il", method="er", **cifar) == (91.92, 1.01, False)
-    assert value("offline-accuracy", view="task-il", method="der++", **cifar) == (91.91, 0.51, True)
-    assert value("offline-forgetting", view="class-il", method="icarl", **cifar) == (23.52, 1.27, True)
-    assert value("offline-forgetting-main", view="class-il", method="gcr", **cifar) == (32.75, 2.67, True)
+    assert value("offline-accuracy", protocol="task-il", method="er", **cifar) == (91.92, 1.01, False)
+    assert value("offline-accuracy", protocol="task-il", method="der++", **cifar) == (91.91, 0.51, True)
+    assert value("offline-forgetting", protocol="class-il", method="icarl", **cifar) == (23.52, 1.27, True)
+    assert value("offline-forgetting-main", protocol="class-il", method="gcr", **cifar) == (32.75, 2.67, True)
     assert value("online-accuracy", method="mir", **cifar) == (21.5, 0.7, False)
     assert value("online-accuracy", method="gem", **tiny) == (9.56, 2.63, False)
     assert value("online-forgetting", method="gem", scenario="seq-cifar10", buffer=2000) == (53.27, 10.93, False)
-    assert value("more-tasks", view="task-il", metric="forgetting", method="gcr", buffer=500) == (12.97, 3.15, False)
+    assert value("more-tasks", protocol="task-il", metric="forgetting", method="gcr", buffer=500) == (
+        12.97,
+        3.15,
+        False,
+    )
     assert value("ablation", method="gcr without supcon", buffer=2000) == (58.35, 0.78, False)
     assert value("ocs", method="ocs") == (60.5, 0.55, False)
-    assert value("er-gcr", method="er + grad-approx", scenario="seq-cifar10", view="task-il", buffer=500) == (
+    assert value("er-gcr", method="er + grad-approx", scenario="seq-cifar10", protocol="task-il", buffer=500) == (
         94.17,
         0.46,
         False,
     )
-    assert value("imagenet", view="task-il", method="gcr") == (19.03, None, True)
+    assert value("imagenet", protocol="task-il", method="gcr") == (19.03, None, True)
     assert {cell.buffer for cell in paper.cells("imagenet")} == {1000}
 
 
 def test_the_value_printed_twice_is_kept_and_noted():
-    twice = paper.find("offline-forgetting", view="task-il", method="der++", scenario="seq-cifar100")
+    twice = paper.find("offline-forgetting", protocol="task-il", method="der++", scenario="seq-cifar100")
     assert [(cell.mean, cell.spread) for cell in twice] == [(25.98, 1.55), (25.98, 1.55), (7.37, 0.85)]
     assert any("copy" in note for note in paper.table("offline-forgetting").notes)
 
@@ -104,7 +108,7 @@ def test_tables_that_repeat_others_agree_with_them():
 @pytest.mark.parametrize("table", paper.tables())
 def test_every_cell_has_chosen_values(table):
     for cell in paper.cells(table):
-        found = paper.chosen(cell.setting, cell.view, cell.scenario, cell.method, cell.buffer)
+        found = paper.chosen(cell.regime, cell.protocol, cell.scenario, cell.method, cell.buffer)
         assert "lr" in found.overrides
         plain = cell.method in ("er", "gem", "gss", "icarl", "mir", "der++", "gcr")
         named = cell.scenario in ("seq-cifar10", "seq-cifar100", "seq-tinyimagenet")
@@ -138,9 +142,9 @@ def test_chosen_values_of_ours_say_what_was_taken():
 
 def test_what_was_chosen_was_searched():
     for cell in ALL:
-        found = paper.chosen(cell.setting, cell.view, cell.scenario, cell.method, cell.buffer)
+        found = paper.chosen(cell.regime, cell.protocol, cell.scenario, cell.method, cell.buffer)
         if cell.method in ("er", "gem", "gss", "icarl", "mir", "der++", "gcr"):
-            searched = paper.grid(cell.setting, cell.method)
+            searched = paper.grid(cell.regime, cell.method)
             for name, chosen in found.overrides.items():
                 assert chosen in searched.get(name, (32,)), (cell, name)
     sizes = {method: len(paper.grid("online", method)["lr"]) for method in ("er", "gss", "mir", "gcr")}
@@ -172,7 +176,7 @@ def test_experiments_of_cells():
     assert made.stream.online
     assert made.training.epochs == 1
     assert made.optimizer.lr == 0.005
-    tiny = paper.find("offline-accuracy", method="er", scenario="seq-tinyimagenet", buffer=200, view="class-il")[0]
+    tiny = paper.find("offline-accuracy", method="er", scenario="seq-tinyimagenet", buffer=200, protocol="class-il")[0]
     assert paper.experiment(tiny, 0).training.epochs == 100
 
 
@@ -189,8 +193,8 @@ def test_departures_of_runs():
     assert paper.departures(other_ridge, by_class) == []
     short = replace(run, training=replace(run.training, epochs=10))
     assert paper.departures(short, by_class) == ["epochs is 10, the paper's 50"]
-    settled = replace(run, memory=replace(run.memory, statistics="memory"))
-    assert paper.departures(settled, by_class) == ["statistics is memory, the paper's training"]
+    recomputed = replace(run, memory=replace(run.memory, statistics="memory"))
+    assert paper.departures(recomputed, by_class) == ["statistics is memory, the paper's training"]
     text = compose("seq-cifar10", "gcr", overrides={"lr": 0.03, "beta": 0.1, "variant": "paper"})
     assert paper.departures(text, by_class) == []
     reservoir = replace(run, memory=compose("seq-cifar10", "er").memory)

@@ -1,4 +1,4 @@
-"""The package's training steps, one by one, beside those of a plain implementation, on the same draws."""
+"""The package's training steps, one by one, against a plain implementation's, on the same draws."""
 
 from dataclasses import replace
 

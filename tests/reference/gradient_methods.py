@@ -75,7 +75,7 @@ class PlainGem(Plain):
 
     def __init__(self, net, scenario, *, lr, capacity, margin):
         super().__init__(net, scenario, lr=lr, capacity=capacity)
-        self.margin, self.candidates, self.mended = margin, [], 0
+        self.margin, self.candidates, self.projected = margin, [], 0
 
     def offer(self, entry, u):
         self.n += 1
@@ -96,7 +96,7 @@ class PlainGem(Plain):
         g, past = gradient.double().numpy(), torch.stack(past).double().numpy()
         if (past @ g >= 0).all():
             return gradient
-        self.mended += 1
+        self.projected += 1
         return torch.from_numpy(g + past.T @ bounded_qp(past @ past.T, past @ g, self.margin)).float()
 
     def end_stage(self, draws):

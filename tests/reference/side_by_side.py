@@ -1,4 +1,4 @@
-"""Twenty steps of a method over two tasks beside its plain version, a ``PlainReplay``."""
+"""Twenty steps of a method over two tasks against its plain version, a ``PlainReplay``."""
 
 import torch
 from conftest import make_scenario

@@ -20,7 +20,7 @@ def show(request, out):
 
 
 def search(request, out, best):
-    """Finish the trials, so that for each method and view the trial number ``best(view)`` of its grid wins."""
+    """Finish the trials, so that for each method and protocol the trial number ``best(protocol)`` of its grid wins."""
     plan = make_plan(request, out)
     for one in {id(search): search for search in plan.searches.values()}.values():
         for number, trial in enumerate(one.trials(out)):
@@ -43,9 +43,9 @@ def printed(found, mark=""):
 
 
 def test_a_searched_table_is_the_terminals(tmp_path):
-    """Task-IL's values are the paper's for class-IL or others: what counts is what the search chose for each view."""
+    """Task-IL's values are the paper's for class-IL or others: the search's choice for each protocol counts."""
     request = Request("offline-accuracy", ("seq-cifar10",), ("er",), (200, 500), (0, 1), values="sweep")
-    plan = search(request, tmp_path, best=lambda view: 0 if view == "class-il" else 2)
+    plan = search(request, tmp_path, best=lambda protocol: 0 if protocol == "class-il" else 2)
     for job in plan.jobs():
         finish(job, class_il=1000 * job.experiment.optimizer.lr, task_il=90.0 + job.experiment.seed)
     show(request, tmp_path)
@@ -62,14 +62,14 @@ def test_a_searched_table_is_the_terminals(tmp_path):
     assert "(searched values)</h1>" in page
     assert "values were chosen by a search on 10% of the training images" in page
     marks = page.split('id="against-the-paper"')[1]
-    assert marks.count("K = 200: ours") == 2  # both views, which by the paper's values would lack one
+    assert marks.count("K = 200: ours") == 2  # both protocols, which by the paper's values would lack one
     assert "cells repeated" not in marks  # no table goes by the paper's values
 
 
 def test_the_papers_values_have_a_page_of_their_own(tmp_path):
     for values, best in (("sweep", 0), ("paper", None)):
         request = Request("er-gcr", methods=("er",), buffers=(500,), seeds=(0,), values=values)
-        plan = search(request, tmp_path, lambda view, best=best: best)
+        plan = search(request, tmp_path, lambda protocol, best=best: best)
         for job in plan.jobs():
             finish(job, class_il=61.0, task_il=62.0)
         show(request, tmp_path)
@@ -78,14 +78,14 @@ def test_the_papers_values_have_a_page_of_their_own(tmp_path):
     assert "<h2>The table</h2>" in page
     assert "searched values" not in page
     assert "cells repeated" in page  # other tables with the same runs
-    names = re.findall('data-name="(beside the paper, [^"]*)"', page)
+    names = re.findall('data-name="(next to the paper, [^"]*)"', page)
     assert names
     assert not any(plan.table.title in name for name in names)  # that comes first, once
 
 
 def test_the_demos_table_is_bold_and_says_which_runs_serve_which_view(tmp_path):
     request = Request("demo-table", methods=("er", "gss"), buffers=(50,))
-    plan = search(request, tmp_path, best=lambda view: int(view == "task-il"))
+    plan = search(request, tmp_path, best=lambda protocol: int(protocol == "task-il"))
     for job in plan.jobs():
         lift = 10.0 * (job.experiment.method.name == "er")
         finish(job, class_il=70.0 + lift + job.experiment.seed, task_il=80.0 + lift + job.experiment.seed)
@@ -96,7 +96,9 @@ def test_the_demos_table_is_bold_and_says_which_runs_serve_which_view(tmp_path):
     assert rows["gss"][2:] == ["72.00 ± 0.71", "5"]
     assert rows["gcr"][2:] == ["missing", "0"]
     served = {row[0]: row[1] for row in rows_of(page, "all results")}
-    by_class, by_task = (plan.chosen["offline", view, "seq-digits", "er", 50]["lr"] for view in ("class-il", "task-il"))
+    by_class, by_task = (
+        plan.chosen["offline", protocol, "seq-digits", "er", 50]["lr"] for protocol in ("class-il", "task-il")
+    )
     assert served[f"er (lr={by_class})"] == "class-IL"
     assert served[f"er (lr={by_task})"] == "task-IL"
     assert "against-the-paper" not in page
@@ -105,7 +107,7 @@ def test_the_demos_table_is_bold_and_says_which_runs_serve_which_view(tmp_path):
 @pytest.mark.parametrize("values", ["paper", "sweep"])
 def test_a_quick_look_has_no_value_of_the_paper(tmp_path, values):
     request = Request("offline-accuracy", ("seq-cifar10",), ("er",), (500,), (0, 1), values, epochs_scale=0.1)
-    plan = search(request, tmp_path, best=lambda view: 0)
+    plan = search(request, tmp_path, best=lambda protocol: 0)
     for job in plan.jobs():
         finish(job, class_il=12.34, task_il=43.21)
     show(request, tmp_path)
@@ -122,7 +124,7 @@ def test_a_quick_look_has_no_value_of_the_paper(tmp_path, values):
 
 def test_a_part_of_the_table_leaves_the_page_whole(tmp_path):
     whole = Request("demo-table", methods=("er", "gss"), buffers=(50,))
-    for job in search(whole, tmp_path, best=lambda view: 0).jobs():
+    for job in search(whole, tmp_path, best=lambda protocol: 0).jobs():
         finish(job)
     more = make_plan(Request("demo-table", methods=("er",), buffers=(50,), seeds=(7,)), tmp_path).with_choices()
     show(whole, tmp_path)

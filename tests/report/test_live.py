@@ -168,10 +168,10 @@ def test_no_folder(tmp_path):
         serve(tmp_path / "none", 0, print)
 
 
-@pytest.mark.parametrize(("options", "told"), [(["--serve", "--page", "x"], "--page"), (["--port", "1"], "--port")])
-def test_options_that_do_not_go_together(tmp_path, capsys, options, told):
+@pytest.mark.parametrize(("options", "message"), [(["--serve", "--page", "x"], "--page"), (["--port", "1"], "--port")])
+def test_options_that_do_not_go_together(tmp_path, capsys, options, message):
     assert run_cli(["report", str(tmp_path), *options]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_the_command(tmp_path):

@@ -27,7 +27,7 @@ def test_scenarios_settings_and_buffers_are_apart(tmp_path):
     put_run(tmp_path, experiment_of("er", buffer=20), square(50.0))
     put_run(tmp_path, experiment_of("er", buffer=100), square(60.0))
     put_run(tmp_path, experiment_of("finetune"), square(20.0))
-    put_run(tmp_path, experiment_of("er", buffer=20, setting="online", stream=300), square(30.0))
+    put_run(tmp_path, experiment_of("er", buffer=20, online=True, stream=300), square(30.0))
     put_run(tmp_path, experiment_of("er", buffer=20, class_order=3), square(55.0), name="order")
     found = {section.title: [one.name for one in section.shown] for section in sections_of(tmp_path)}
     assert found == {
@@ -59,9 +59,7 @@ def test_offline_curve_is_over_the_tasks_learned_so_far(tmp_path):
 
 
 def test_online_curve_is_over_all_tasks(tmp_path):
-    put_run(
-        tmp_path, experiment_of("er", setting="online", stream=700, tasks=2), [[80.0, 0.0], [70.0, 10.0], [30.0, 50.0]]
-    )
+    put_run(tmp_path, experiment_of("er", online=True, stream=700, tasks=2), [[80.0, 0.0], [70.0, 10.0], [30.0, 50.0]])
     (section,) = sections_of(tmp_path)
     assert [of.mean for of in section.charts[0].curves[0].curve.means] == [40.0, 40.0, 40.0]
     assert section.over_all_tasks
@@ -195,7 +193,7 @@ def test_unreadable_results_are_named_and_counted(tmp_path):
 
 
 def cell_of(method, buffer=500):
-    (cell,) = paper.find("offline-accuracy", view="class-il", scenario="seq-cifar10", method=method, buffer=buffer)
+    (cell,) = paper.find("offline-accuracy", protocol="class-il", scenario="seq-cifar10", method=method, buffer=buffer)
     return cell
 
 
@@ -229,7 +227,7 @@ def test_the_papers_1530_runs_make_a_page_with_little_work(tmp_path):
     """Work is counted in calls of functions, which do not depend on the machine."""
     for cell in paper.table("offline-accuracy").cells:
         for seed in range(15):
-            name = f"{cell.scenario}-{cell.method}-{cell.view}-{cell.buffer}"
+            name = f"{cell.scenario}-{cell.method}-{cell.protocol}-{cell.buffer}"
             put_run(tmp_path, paper.experiment(cell, seed), square(cell.mean + seed / 10), name)
     runs = read_runs(tmp_path)
     assert sum(len(group.seeds) for group in runs.groups) == 1530

@@ -34,7 +34,7 @@ def page(tmp_path_factory):
             more = {"memory": True, "selections": [SELECTION, SELECTION]} if method == "gcr" else {}
             put_run(out, experiment_of(method, seed), matrix, memory_bytes=10, peak_bytes=20, **more)
     put_run(out, experiment_of("er", buffer=50), square(75.0))
-    put_run(out, experiment_of("er", setting="online", stream=300), square(40.0))
+    put_run(out, experiment_of("er", online=True, stream=300), square(40.0))
     return write_report(read_runs(out).groups, out / "report.html")
 
 
@@ -75,7 +75,7 @@ def test_opens_whole_quiet_and_alone(browser, page, width, dark):
         cells: document.querySelectorAll('table.map td').length,
         selections: document.querySelectorAll('details.buffer tbody tr').length,
     })""")
-    # finetune and joint stand in both offline sections: 4 + 3 + 1 groups, each in two views
+    # finetune and joint stand in both offline sections: 4 + 3 + 1 groups, each in two protocols
     assert seen == {
         "rows": 6,
         "sections": 3,
@@ -135,14 +135,14 @@ def test_filters_hide_rows_curves_and_sections(browser, page):
     sections = "[...document.querySelectorAll('section.group')].filter(s => s.offsetParent).length"
     curves = "[...document.querySelectorAll('.curve')].filter(c => c.getBoundingClientRect().width).length"
     assert browser.do("[...document.querySelectorAll('#filters select')].map(s => s.name)") == [
-        "setting",  # there is but one scenario
+        "regime",  # there is but one scenario
         "buffer",
         "method",
     ]
     browser.do(choose("method", "er"))
     assert browser.do(FIRST_CELLS) == ["er"] * 3
     assert (browser.do(sections), browser.do(curves)) == (3, 6)
-    browser.do(choose("setting", "online"))
+    browser.do(choose("regime", "online"))
     assert browser.do(FIRST_CELLS) == ["er"]
     assert browser.do(sections) == 1
     assert browser.do("[...document.querySelectorAll('nav li')].filter(li => li.offsetParent).length") == 1
@@ -161,7 +161,7 @@ def test_a_curve_under_the_pointer_stands_out(browser, page):
     browser.open(page.as_uri())
     legend = "[...document.querySelectorAll('.legend li')].find(li => li.textContent === 'gcr')"
     browser.do(f"{legend}.dispatchEvent(new PointerEvent('pointerover', {{ bubbles: true }}))")
-    assert browser.do("document.querySelectorAll('.dim .curve.lit').length") == 2  # in both views
+    assert browser.do("document.querySelectorAll('.dim .curve.lit').length") == 2  # in both protocols
 
 
 def test_text_stays_text(browser, evil_page):

@@ -61,7 +61,7 @@ def test_the_loaded_network_has_the_accuracy_of_the_result(tmp_path, digits, met
 
 @pytest.mark.parametrize(
     "overrides",
-    [{"statistics": "memory"}, {"setting": "online", "epochs": 1, "batch": 10}],
+    [{"statistics": "memory"}, {"online": True, "epochs": 1, "batch": 10}],
     ids=["statistics", "online"],
 )
 def test_batch_statistics_are_those_that_were_evaluated(tmp_path, digits, overrides):

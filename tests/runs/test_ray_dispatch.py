@@ -1,4 +1,4 @@
-"""The Ray engine's decisions, with a stand-in for Ray that trains in this process and fails when told to."""
+"""The Ray engine's decisions, with a stand-in for Ray that trains in this process and fails on request."""
 
 import pickle
 import time
@@ -34,15 +34,15 @@ class Ray:
     def remote(self, function):
         return Function(self)
 
-    def wait(self, streams, num_returns, timeout):
-        return streams[:1], streams[1:]
+    def wait(self, running, num_returns, timeout):
+        return running[:1], running[1:]
 
     def get(self, arrived):
         if isinstance(arrived, Exception):
             raise arrived
         return arrived
 
-    def cancel(self, stream, force):
+    def cancel(self, messages, force):
         pass
 
 
@@ -82,7 +82,7 @@ def test_a_lost_task_goes_on_from_the_checkpoint_at_home(tmp_path, monkeypatch):
     read = RunFolder.contents
 
     def read_late(folder, finished):
-        time.sleep(0.1)  # epochs end meanwhile: the checkpoint is newer than what the message has told so far
+        time.sleep(0.1)  # epochs end meanwhile: the checkpoint is newer than the messages sent so far
         return read(folder, finished)
 
     monkeypatch.setattr(RunFolder, "contents", read_late)

@@ -39,9 +39,9 @@ def make_jobs(out, n=2, epochs=1, scenario="seq-digits"):
 def numbers(job):
     result = job.folder.result()
     lines = [json.loads(line) for line in (job.folder.path / "metrics.jsonl").read_text().splitlines()]
-    told = [{key: each[key] for key in each.keys() - MEASURED} for each in [result, *lines]]
+    printed = [{key: each[key] for key in each.keys() - MEASURED} for each in [result, *lines]]
     files = sorted(path.name for path in job.folder.path.iterdir())
-    return told, (job.folder.path / "memory.safetensors").read_bytes(), files
+    return printed, (job.folder.path / "memory.safetensors").read_bytes(), files
 
 
 def same_as_here(jobs, out):
@@ -99,9 +99,9 @@ def test_a_node_without_the_data_is_left_out(nodes, tmp_path):
     how = Execution("cpu", engine="ray", address=address)
     assert run_all(jobs, lambda event: remarks.append(event.remark or ""), how).failed == 0
     assert all(job.folder.finished for job in jobs)
-    (told,) = filter(None, remarks)
-    assert "is left out: " in told
-    assert "gcr data import" in told
+    (printed,) = filter(None, remarks)
+    assert "is left out: " in printed
+    assert "gcr data import" in printed
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_command_with_another_token(tokens, nodes, tmp_path):
 
 
 def test_a_node_that_dies_in_the_middle(nodes, tmp_path, monkeypatch):
-    """Every result is there, each epoch was told once, and the numbers are those of this machine."""
+    """Every result is there, each epoch was reported once, and the numbers are those of this machine."""
     monkeypatch.setattr(ray_engine, "SEND_SECONDS", 0.5)
     address, begun = nodes
     jobs, events, killed = make_jobs(tmp_path / "there", 3, epochs=25), [], []
@@ -140,8 +140,8 @@ def test_a_node_that_dies_in_the_middle(nodes, tmp_path, monkeypatch):
     assert killed
     lost = [event.job for event in events if "lost with the worker or node" in (event.remark or "")]
     assert len(lost) == 1
-    told = [(event.job, event.epoch.steps) for event in events if event.epoch is not None]
-    assert len(told) == len(set(told)) == 3 * 5 * 25
+    printed = [(event.job, event.epoch.steps) for event in events if event.epoch is not None]
+    assert len(printed) == len(set(printed)) == 3 * 5 * 25
     same_as_here([jobs[lost[0]]], tmp_path / "here")
 
 
@@ -155,9 +155,9 @@ def test_a_signal_stops_the_cluster_of_our_own(number, code, tmp_path):
     process = subprocess.Popen([*command, "--engine", "ray"], stderr=subprocess.PIPE, text=True, start_new_session=True)
     wait_until(lambda: all((job.folder.path / ".lock").exists() for job in jobs), "both runs began", process)
     os.killpg(process.pid, number)
-    _, told = process.communicate(timeout=HANG_SECONDS)
-    assert process.returncode == code, told
-    assert "2 of 2 runs are unfinished" in told
+    _, printed = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == code, printed
+    assert "2 of 2 runs are unfinished" in printed
     assert subprocess.run(command, capture_output=True, timeout=HANG_SECONDS).returncode == 0
     same_as_here(jobs, tmp_path / "here")
 
@@ -175,8 +175,8 @@ def test_nothing_is_made_for_an_engine_or_tracker_that_is_not_there(more, tmp_pa
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("answer", "told"), [(b"SSH-2.0-OpenSSH", "is not the head"), (None, "no answer")])
-def test_something_else_listens_at_the_address(answer, told, monkeypatch):
+@pytest.mark.parametrize(("answer", "message"), [(b"SSH-2.0-OpenSSH", "is not the head"), (None, "no answer")])
+def test_something_else_listens_at_the_address(answer, message, monkeypatch):
     monkeypatch.setattr(ray_cluster, "ANSWER_SECONDS", HANG_SECONDS if answer else 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -189,7 +189,7 @@ def test_something_else_listens_at_the_address(answer, told, monkeypatch):
                     pass
 
         threading.Thread(target=serve, daemon=True).start()
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             find_head(f"127.0.0.1:{server.getsockname()[1]}")
 
 
@@ -236,7 +236,7 @@ def test_ray_is_not_installed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
         (Execution(engine="dask"), 'unknown engine "dask"'),
         (Execution(address="10.0.0.1:6379"), "add --engine ray"),
@@ -246,8 +246,8 @@ def test_ray_is_not_installed(monkeypatch):
         (Execution(engine="ray", gpus=2), "at most 1"),
     ],
 )
-def test_bad_input(how, told):
-    with pytest.raises(BadInput, match=told):
+def test_bad_input(how, message):
+    with pytest.raises(BadInput, match=message):
         run_all([], lambda event: None, how)
 
 

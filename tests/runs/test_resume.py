@@ -14,7 +14,7 @@ from conftest import HANG_SECONDS, ROOT, wait_until
 from gcr.cli.main import run_cli
 from gcr.runs.folder import RunFolder
 
-COMMAND = ["run", "seq-digits", "--model", "mlp", "--epochs", "6", "--buffer", "50"]
+COMMAND = ["run", "seq-digits", "--model", "mlp", "--epochs", "4", "--buffer", "50"]
 MEASURED = {"seconds", "finished", "peak_bytes"}
 
 
@@ -30,9 +30,9 @@ def start(out, *more):
 
 
 def finish(process):
-    _, told = process.communicate(timeout=HANG_SECONDS)
-    assert process.returncode == 0, told
-    return told
+    _, printed = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 0, printed
+    return printed
 
 
 def numbers(out, seed=0):
@@ -65,7 +65,7 @@ def test_killed_at_random_moments(uninterrupted, tmp_path):
     later = random.Random(1)
     folder = tmp_path / "seq-digits-gcr-k50" / "seed-0"
     for _ in range(2):
-        process, until = start(tmp_path, "--checkpoint-steps", "7"), saved_steps(folder) + later.randrange(7, 50)
+        process, until = start(tmp_path, "--checkpoint-steps", "7"), saved_steps(folder) + later.randrange(7, 40)
         wait_until(lambda until=until: saved_steps(folder) >= until, f"step {until}", process)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -79,11 +79,11 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code, seeds, uninterrupted
     process = start(tmp_path, "--seeds", seeds)
     wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
     os.killpg(process.pid, number)
-    _, told = process.communicate(timeout=HANG_SECONDS)
-    assert process.returncode == code, told
-    assert "runs are unfinished" in told
-    assert f"--out {tmp_path} --seeds {seeds} --resume" in told
-    assert "Traceback" not in told
+    _, printed = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == code, printed
+    assert "runs are unfinished" in printed
+    assert f"--out {tmp_path} --seeds {seeds} --resume" in printed
+    assert "Traceback" not in printed
     finish(start(tmp_path, "--seeds", seeds, "--resume"))
     for seed in map(int, seeds.split(",")):
         assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)
@@ -96,8 +96,8 @@ def test_fresh_begins_again(uninterrupted, tmp_path):
     process.communicate()
     (kept,) = list(tmp_path.glob("*/seed-0/checkpoint-*"))[:1]
     kept.write_bytes(b"not a checkpoint")
-    told = finish(start(tmp_path, "--fresh"))
-    assert "cannot be read" not in told
+    printed = finish(start(tmp_path, "--fresh"))
+    assert "cannot be read" not in printed
     assert numbers(tmp_path) == numbers(uninterrupted)
 
 
@@ -107,10 +107,10 @@ def test_other_options_than_the_checkpoints_are_refused(tmp_path):
     os.killpg(process.pid, signal.SIGTERM)
     process.communicate(timeout=HANG_SECONDS)
     process = start(tmp_path, "--threads", "2")
-    _, told = process.communicate(timeout=HANG_SECONDS)
+    _, printed = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
-    assert "threads is 1 there, 2 here" in told
-    assert "--fresh" in told
+    assert "threads is 1 there, 2 here" in printed
+    assert "--fresh" in printed
 
 
 def test_killing_only_the_parent_ends_its_workers(uninterrupted, tmp_path):
@@ -127,9 +127,9 @@ def test_killing_only_the_parent_ends_its_workers(uninterrupted, tmp_path):
 def test_two_commands_do_not_train_the_same_run(tmp_path):
     with RunFolder(tmp_path / "seq-digits-gcr-k50" / "seed-0").locked():
         process = start(tmp_path)
-        _, told = process.communicate(timeout=HANG_SECONDS)
+        _, printed = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
-    assert f"seed-0 is being trained by process {os.getpid()}" in told
+    assert f"seed-0 is being trained by process {os.getpid()}" in printed
 
 
 def torch_is_loading(process, out):
@@ -149,8 +149,8 @@ def test_a_signal_at_any_moment_ends_the_command(tmp_path, moment):
     process = start(tmp_path, "--seeds", "0-3", "--method", "er")
     wait_until(lambda: moment(process, tmp_path), moment.__name__, process)
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=HANG_SECONDS)
-    assert process.returncode in (0, 130, -signal.SIGINT), told  # the last: before Python listens
+    _, printed = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode in (0, 130, -signal.SIGINT), printed  # the last: before Python listens
 
 
 def test_a_worker_that_dies_is_replaced(uninterrupted, tmp_path):

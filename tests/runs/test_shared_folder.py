@@ -85,8 +85,8 @@ def test_two_commands_train_every_run_once(tmp_path):
     assert [code for *_, code in ended] == [0, 0], ended
     trained = sum(
         int(line.split(": ")[1].split()[0])
-        for _, told, _ in ended
-        for line in told.splitlines()
+        for _, printed, _ in ended
+        for line in printed.splitlines()
         if "trained here" in line
     )
     results = list(tmp_path.rglob("result.json"))

@@ -28,7 +28,7 @@ def epoch(number):
     )
 
 
-def tell(job, how, *events):
+def send(job, how, *events):
     """What a command says, and then it ends. Metrics are written as a run does."""
     remarks = []
     with tracked([job], lambda event: remarks.append(event.remark), how) as listen:
@@ -42,11 +42,11 @@ def tell(job, how, *events):
 def stopped_and_continued(job, how):
     """Stopped after two epochs, of which the second is after the checkpoint; then trained to the end."""
     job.folder.begin(job.experiment)
-    tell(job, how, Event(0, epoch=epoch(0)), Event(0, epoch=epoch(1)), Event(0, stopped=True))
+    send(job, how, Event(0, epoch=epoch(0)), Event(0, epoch=epoch(1)), Event(0, stopped=True))
     job.folder.cut_metrics(1)
     accuracy = {"accuracy": 91.0, "forgetting": None, "matrix": [[91.0]]}
     job.folder.finish({"class_il": accuracy, "task_il": accuracy, "steps": 30, "seconds": 3.0}, None)
-    tell(job, how, Event(0, epoch=epoch(1)), Event(0, epoch=epoch(2)), Event(0, accuracy=91.0))
+    send(job, how, Event(0, epoch=epoch(1)), Event(0, epoch=epoch(2)), Event(0, accuracy=91.0))
 
 
 def scalars(job):
@@ -62,21 +62,21 @@ def test_event_files_have_what_metrics_have(tmp_path):
     job = make_job(tmp_path)
     assert run_all([job], lambda event: None, Execution("cpu", track="tensorboard")).failed == 0
     lines = [json.loads(line) for line in (job.folder.path / "metrics.jsonl").read_text().splitlines()]
-    told = scalars(job)
+    reported = scalars(job)
     for name in ("loss", "accuracy", "seconds"):
-        assert told[f"training/{name}"] == [(line["steps"], pytest.approx(line[name])) for line in lines]
+        assert reported[f"training/{name}"] == [(line["steps"], pytest.approx(line[name])) for line in lines]
     result = job.folder.result()
-    for view in ("class_il", "task_il"):
-        assert told[f"{view}/forgetting"] == [(result["steps"], pytest.approx(result[view]["forgetting"]))]
+    for protocol in ("class_il", "task_il"):
+        assert reported[f"{protocol}/forgetting"] == [(result["steps"], pytest.approx(result[protocol]["forgetting"]))]
 
 
 def test_event_files_of_a_continued_run(tmp_path):
     pytest.importorskip("tensorboard")
     job = make_job(tmp_path)
     stopped_and_continued(job, Execution(track="tensorboard"))
-    told = scalars(job)
-    assert [step for step, _ in told["training/loss"]] == [10, 20, 30]
-    assert told["class_il/accuracy"] == [(30, 91.0)]
+    reported = scalars(job)
+    assert [step for step, _ in reported["training/loss"]] == [10, 20, 30]
+    assert reported["class_il/accuracy"] == [(30, 91.0)]
     assert len(list((job.folder.path / "tensorboard").iterdir())) == 1
 
 
@@ -106,9 +106,9 @@ def test_mlflow_runs(mlflow, tmp_path):
     assert run.data.metrics["class_il/accuracy"] == 91.0
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
-    tell(job, Execution(track="mlflow"), Event(0, accuracy=91.0))  # told again, all of it is there already
+    send(job, Execution(track="mlflow"), Event(0, accuracy=91.0))  # reported again, all of it is there already
     assert len(client.get_metric_history(run.info.run_id, "class_il/accuracy")) == 1
-    tell(job, Execution(track="mlflow", fresh=True), Event(0, epoch=epoch(0)), Event(0, error="it diverged"))
+    send(job, Execution(track="mlflow", fresh=True), Event(0, epoch=epoch(0)), Event(0, error="it diverged"))
     newest, _ = client.search_runs([run.info.experiment_id])
     assert newest.info.status == "FAILED"
 
@@ -117,7 +117,7 @@ def test_trials_are_in_the_same_mlflow_store_with_a_tag(mlflow, tmp_path):
     for out in (tmp_path, tmp_path / TRIALS):
         job = make_job(out)
         job.folder.begin(job.experiment)
-        tell(job, Execution(track="mlflow"), Event(0, epoch=epoch(0)))
+        send(job, Execution(track="mlflow"), Event(0, epoch=epoch(0)))
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("mlflow.db")] == ["mlflow.db"]
     client = mlflow(f"sqlite:///{tmp_path}/mlflow.db")
     scenario = client.get_experiment_by_name("seq-digits").experiment_id
@@ -152,9 +152,9 @@ def test_what_a_tracker_raises_is_said_once_and_others_go_on(tmp_path, monkeypat
     monkeypatch.setattr(reporter, "TRACKERS", (*reporter.TRACKERS, Broken))
     job = make_job(tmp_path)
     job.folder.begin(job.experiment)
-    told = tell(job, Execution(track="broken,tensorboard"), *(Event(0, epoch=epoch(n)) for n in range(3)))
-    assert len(told) == 1
-    assert "no space left on device" in told[0]
+    reported = send(job, Execution(track="broken,tensorboard"), *(Event(0, epoch=epoch(n)) for n in range(3)))
+    assert len(reported) == 1
+    assert "no space left on device" in reported[0]
     assert len(scalars(job)["training/loss"]) == 3
 
 
@@ -175,16 +175,16 @@ def test_training_does_not_wait_for_a_tracker(tmp_path, monkeypatch):
     monkeypatch.setattr(reporter, "CLOSE_SECONDS", 0.1)
     job = make_job(tmp_path)
     job.folder.begin(job.experiment)
-    told = tell(job, Execution(track="slow"), *(Event(0, epoch=epoch(n)) for n in range(3)))
+    reported = send(job, Execution(track="slow"), *(Event(0, epoch=epoch(n)) for n in range(3)))
     release.set()
-    assert told == ["slow did not take all in 0.1 seconds; the rest is left out"]
+    assert reported == ["slow did not take all in 0.1 seconds; the rest is left out"]
 
 
 def test_a_run_that_never_began_is_nobodys(tmp_path):
     """Another command may be training it."""
     pytest.importorskip("tensorboard")
     job = make_job(tmp_path)
-    tell(job, Execution(track="tensorboard"), Event(0, error="seed-0 is being trained by process 7"))
+    send(job, Execution(track="tensorboard"), Event(0, error="seed-0 is being trained by process 7"))
     assert not (job.folder.path / "tensorboard").exists()
 
 

@@ -21,7 +21,7 @@ from gcr.settings import BadInput
 
 @pytest.fixture
 def birds(cache):
-    """Seven classes of 20 training and 4 test images; a pixel tells which image it is."""
+    """Seven classes of 20 training and 4 test images; a pixel identifies the image."""
 
     def part(n, first):
         labels = np.random.default_rng(n).permutation(np.repeat(np.arange(7), n)).astype(np.int64)

@@ -17,18 +17,18 @@ def pool(seed=0):
 
 def test_numbers_by_hand():
     made = Pool(torch.tensor([0, 0, 1]), torch.ones(3), torch.zeros(3, 1), torch.tensor([[3.0], [1.0], [5.0]]))
-    told = explain(Coreset(torch.tensor([0, 2]), torch.tensor([1.0, 3.0])), made)
-    assert told.gradient_error == pytest.approx((1**2 + 10**2) ** 0.5)  # 3 + 1 - 3, and 5 - 3 * 5
-    assert told.gradient_length == pytest.approx((4**2 + 5**2) ** 0.5)
-    assert (told.total_weight, told.smallest_weight, told.largest_weight) == (4.0, 1.0, 3.0)
-    assert told.effective_size == pytest.approx(16 / 10)
-    assert told.per_class == {0: 1, 1: 1}
+    report = explain(Coreset(torch.tensor([0, 2]), torch.tensor([1.0, 3.0])), made)
+    assert report.gradient_error == pytest.approx((1**2 + 10**2) ** 0.5)  # 3 + 1 - 3, and 5 - 3 * 5
+    assert report.gradient_length == pytest.approx((4**2 + 5**2) ** 0.5)
+    assert (report.total_weight, report.smallest_weight, report.largest_weight) == (4.0, 1.0, 3.0)
+    assert report.effective_size == pytest.approx(16 / 10)
+    assert report.per_class == {0: 1, 1: 1}
 
 
 def test_everything_kept_has_no_error():
-    told = explain(Coreset(torch.arange(60), pool().weights), pool())
-    assert told.gradient_error == pytest.approx(0, abs=1e-4)
-    assert told.per_class == {0: 20, 1: 20, 2: 20}
+    report = explain(Coreset(torch.arange(60), pool().weights), pool())
+    assert report.gradient_error == pytest.approx(0, abs=1e-4)
+    assert report.per_class == {0: 20, 1: 20, 2: 20}
 
 
 def test_grad_approx_beats_chance():

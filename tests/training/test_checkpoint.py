@@ -107,7 +107,7 @@ def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path):
     run = new_run(tmp_path)
     assert run.state.steps == 3
     (remark,) = run.remarks
-    assert "checkpoint-000000006.safetensors is no whole checkpoint" in remark
+    assert "checkpoint-000000006.safetensors is not a complete checkpoint" in remark
     assert "the one before" in remark
 
 

@@ -56,28 +56,28 @@ def on_memory(outcome, scenario, batches):
 @pytest.mark.parametrize("at_once", [1000, 7])
 def test_a_network_predicts_with_statistics_of_memory_on_request(monkeypatch, scenario, at_once):
     monkeypatch.setattr("gcr.training.reselect.AT_ONCE", at_once)
-    usual, settled = (
+    usual, fresh = (
         train(scenario, "convnet", Er(), Policy(buffer=12, statistics=of), Training(epochs=2, lr=0.1, batch=10), 0)
         for of in ("training", "memory")
     )
-    for ours, theirs in zip(settled.state.net.parameters(), usual.state.net.parameters(), strict=True):
+    for ours, theirs in zip(fresh.state.net.parameters(), usual.state.net.parameters(), strict=True):
         assert torch.equal(ours, theirs)  # training is the same
     rows = torch.arange(12)
     batches = [rows] if at_once == 1000 else [rows[::2], rows[1::2]]  # rows of a task lie together
-    mean, variance = on_memory(settled, scenario, batches)
-    torch.testing.assert_close(statistics(settled.state.net)[:2], [mean, variance])
-    assert settled.class_il["matrix"][-1] == evaluate(settled.state.net, scenario, Er(), {})[0].tolist()
-    assert settled.class_il["matrix"] != usual.class_il["matrix"]
+    mean, variance = on_memory(fresh, scenario, batches)
+    torch.testing.assert_close(statistics(fresh.state.net)[:2], [mean, variance])
+    assert fresh.class_il["matrix"][-1] == evaluate(fresh.state.net, scenario, Er(), {})[0].tolist()
+    assert fresh.class_il["matrix"] != usual.class_il["matrix"]
 
 
 def test_statistics_to_predict_with_leave_training_alone(scenario):
     """Of GCR, too, which selects with the statistics of training."""
     policies = [Policy(buffer=12, selector=GradApprox(), statistics=of) for of in ("training", "memory")]
-    usual, settled = (train(scenario, "convnet", Gcr(), p, Training(epochs=2, lr=0.1, batch=10), 0) for p in policies)
-    for ours, theirs in zip(settled.state.net.parameters(), usual.state.net.parameters(), strict=True):
+    usual, fresh = (train(scenario, "convnet", Gcr(), p, Training(epochs=2, lr=0.1, batch=10), 0) for p in policies)
+    for ours, theirs in zip(fresh.state.net.parameters(), usual.state.net.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    assert settled.state.selections == usual.state.selections
-    assert settled.class_il["matrix"] != usual.class_il["matrix"]
+    assert fresh.state.selections == usual.state.selections
+    assert fresh.class_il["matrix"] != usual.class_il["matrix"]
 
 
 def test_a_network_without_batch_normalisation_has_no_statistics_to_take(scenario):

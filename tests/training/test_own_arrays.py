@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_scenario
+from named import Training, train
 
 from gcr.memory import Policy
 from gcr.methods import Er, Gcr
 from gcr.scenarios import from_arrays, memory_bytes
 from gcr.select import GradApprox
-from gcr.training import Training, train
 
 NAMES = np.array(["owl", "cat", "rat", "dog", "hen", "ape"])
 

@@ -175,4 +175,4 @@ def test_a_run_that_ends_within_a_window_starts_it_anew():
     growth.look(WINDOW_SECONDS * 1.1, 1, True, 1200)
     assert growth.size == 1
     growth.look(WINDOW_SECONDS * 2.2, 1, True, 1400)
-    assert (growth.size, growth.settled) == (2, False)
+    assert (growth.size, growth.final) == (2, False)

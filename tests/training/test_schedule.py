@@ -109,7 +109,7 @@ def test_merging_every_batch_holds_no_more_than_one_batch_beyond_the_buffer(scen
     policy = Policy(buffer=12, selector=GradApprox(), every=8, candidates=8)
     outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0)
     assert outcome.state.memory.rows == 20
-    assert {told["from"] for told in outcome.state.selections[2:]} == {20}
+    assert {selection["from"] for selection in outcome.state.selections[2:]} == {20}
 
 
 def test_repeats_train_more_and_offer_once(scenario):
@@ -126,7 +126,7 @@ def test_repeats_train_more_and_offer_once(scenario):
 def test_candidates_may_be_the_selectors_choice_of_everything(scenario):
     policy = Policy(buffer=12, selector=GradApprox(), pool="selector", candidates=10)
     outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0)
-    assert [told["from"] for told in outcome.state.selections] == [10, 20, 22]
+    assert [selection["from"] for selection in outcome.state.selections] == [10, 20, 22]
     assert int(outcome.state.memory.kept) == 12
 
 

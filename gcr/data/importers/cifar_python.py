@@ -57,7 +57,7 @@ def read_pickle(data: bytes, where: str) -> Any:
     except BadInput as error:
         raise BadInput(f"{where} is refused: {error}") from None
     except Exception as error:  # a damaged pickle raises anything
-        raise BadInput(f"{where} is no whole pickle of arrays ({type(error).__name__}); get it again") from None
+        raise BadInput(f"{where} is not a complete pickle of arrays ({type(error).__name__}); get it again") from None
 
 
 class _Array:

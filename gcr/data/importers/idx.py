@@ -47,7 +47,7 @@ def _array(tree: Tree, name: str, dimensions: int) -> Any:
     data = gunzip(tree.read(name), where) if name.endswith(".gz") else tree.read(name)
     start = 4 + 4 * dimensions
     if len(data) < start or data[:4] != bytes([0, 0, 8, dimensions]):
-        raise BadInput(f"{where} must begin with 0, 0, 8, {dimensions}, got {list(data[:4])}; it is no idx file")
+        raise BadInput(f"{where} must begin with 0, 0, 8, {dimensions}, got {list(data[:4])}; it is not an idx file")
     shape = struct.unpack(f">{dimensions}I", data[4:start])
     expected = 1
     for length in shape:

@@ -52,7 +52,7 @@ def read(tree: Tree, wanted: Wanted) -> Source:
         test = [picture for picture, out in zip(train, held_out, strict=True) if out]
         train = [picture for picture, out in zip(train, held_out, strict=True) if not out]
     elif strange := {class_name for _, class_name in test} - set(classes):
-        raise BadInput(f'test class "{min(strange)}" in {tree.where} is no training class; the folders must match')
+        raise BadInput(f'test class "{min(strange)}" in {tree.where} is not a training class; the folders must match')
     size = wanted.size or (wanted.known.shape[1] if wanted.known and wanted.known.resized else 0)
     channels = wanted.known.shape[0] if wanted.known else 3
     upright = wanted.known is None
@@ -79,8 +79,8 @@ def _parts(tree: Tree) -> _Found:
 def _empty_folders(tree: Tree, found: _Found) -> list[str]:
     """What is to be said of class folders without pictures."""
     paths = [*tree.folders, *(name.rpartition("/")[0] for name in tree.names)]
-    beside = {path.removeprefix(found.above).split("/")[0] for path in paths if path.startswith(found.above)}
-    empty = sorted(name for name in beside - {name for _, name in found.train} if name and not _is_hidden(name))
+    siblings = {path.removeprefix(found.above).split("/")[0] for path in paths if path.startswith(found.above)}
+    empty = sorted(name for name in siblings - {name for _, name in found.train} if name and not _is_hidden(name))
     if not empty:
         return []
     more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""

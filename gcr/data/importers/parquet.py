@@ -129,7 +129,7 @@ class _Shard:
         try:
             self.file: Any = parquet.ParquetFile(path if path else io.BytesIO(tree.read(name)))
         except Exception as error:
-            raise BadInput(f"{self.where} is no whole parquet file ({error}); get it again") from None
+            raise BadInput(f"{self.where} is not a complete parquet file ({error}); get it again") from None
         if self.file.metadata.num_rows == 0:
             raise BadInput(f"{self.where} has no rows; leave it out or get it again")
         columns = list(self.file.schema_arrow.names)

@@ -57,7 +57,7 @@ def _labels(tree: Tree, root: str, part: str, n: int) -> Labels:
     try:
         values = json.loads(tree.read(there[0]))
     except ValueError as error:
-        raise BadInput(f"{where} is no JSON ({error})") from None
+        raise BadInput(f"{where} is not JSON ({error})") from None
     if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise BadInput(f"{where} must be a list of whole numbers")
     if len(values) != n:

@@ -1,7 +1,7 @@
 """Tiny-ImageNet as Stanford packs it: ``train/<class>/images/``, ``val/images/`` and ``val/val_annotations.txt``.
 
 The official test pictures have no labels, so that the validation set serves for testing, as everywhere. Classes and
-pictures beyond the official ones, which some copies have, are left out and told.
+pictures beyond the official ones, which some copies have, are left out and reported.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ EXTRA = "pip install 'gradient-coreset-replay[ray]'"
 # settings; the server answers with a frame of settings, whose fourth byte is 4.
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 SETTINGS_FRAME = 4
-# Joining at an address, in a process of its own. The first step tells a head from another server, and a wrong token.
+# Joining at an address, in a process of its own. The first step detects other servers and a wrong token.
 HEAD_ANSWERED, JOINED = "the head has answered", "joined"
 ATTEMPT = f"""
 import sys, ray
@@ -110,15 +110,15 @@ def try_to_join(address: str) -> None:
         except BaseException:  # Ctrl-C
             attempt.kill()
             raise
-    told, complaints = (output.decode(errors="replace") for output in outputs)
-    if JOINED in told.splitlines():
+    printed, complaints = (output.decode(errors="replace") for output in outputs)
+    if JOINED in printed.splitlines():
         return
     if re.search("AuthenticationError|InvalidAuthToken|authentication token", complaints, re.IGNORECASE):
         raise BadInput(
             f"the Ray cluster at {address} does not accept this command's token; set RAY_AUTH_MODE=token and the same "
             "RAY_AUTH_TOKEN for this command as for every ray start"
         )
-    if HEAD_ANSWERED not in told:
+    if HEAD_ANSWERED not in printed:
         raise not_a_head(address)
     raise cannot_join(address, (complaints.splitlines() or [f"nothing within {JOIN_SECONDS:g} seconds"])[-1])
 

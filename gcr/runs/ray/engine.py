@@ -68,10 +68,10 @@ class Dispatch:
             )
         self.train = self.ray.remote(function_for_nodes())
         self.waiting = deque(packs(longest_first(jobs), self._pack_size()))
-        self.running: dict[Any, list[int]] = {}  # the jobs of each stream of messages
+        self.running: dict[Any, list[int]] = {}  # the jobs of each task, by the messages it sends
         self.locks, self.begun, self.ended = locks, dict[int, ExitStack](), set[int]()
         self.losses: Counter[int] = Counter()
-        self.told_steps: Counter[int] = Counter()
+        self.reported_steps: Counter[int] = Counter()
         self.looked_at, self.waits_for_nodes = time.monotonic(), False
 
     def _pack_size(self) -> int:
@@ -87,8 +87,8 @@ class Dispatch:
             if not self.running:
                 continue
             ready, _ = self.ray.wait(list(self.running), num_returns=1, timeout=WAIT_SECONDS)
-            for stream in ready:
-                self._take(stream, stop)
+            for messages in ready:
+                self._take(messages, stop)
         if stop():
             self.cancel()
             for number in self.begun.keys() - self.ended:
@@ -119,8 +119,8 @@ class Dispatch:
             root = os.environ.get("GCR_DATA")
             task = Task(sent, self.how, SEND_SECONDS, str(Path(root).absolute()) if root else None)
             options = self.cluster.options(self.request)
-            stream = self.train.options(**options).remote(versions(), pickle.dumps(task))
-            self.running[stream] = [each.number for each in sent]
+            messages = self.train.options(**options).remote(versions(), pickle.dumps(task))
+            self.running[messages] = [each.number for each in sent]
 
     def _begin(self, number: int) -> bool:
         """Lock the job's folder and make it ready, if that has not been done. False if there is nothing to train."""
@@ -147,27 +147,27 @@ class Dispatch:
         data = scenarios.entry(job.experiment.scenario).fingerprint
         return JobFiles(number, job.experiment, data, str(job.folder.path), job.folder.contents(finished=False))
 
-    def _take(self, stream: Any, stop: Stop) -> None:
+    def _take(self, messages: Any, stop: Stop) -> None:
         """The next thing that a task sends: a message, its end, or that it is lost."""
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            arrived = self.ray.get(next(stream))
+            arrived = self.ray.get(next(messages))
         except StopIteration:
-            self._lost(self.running.pop(stream), "its task ended early")  # in good order, no job of it is left
+            self._lost(self.running.pop(messages), "its task ended early")  # no job of it is left if all went well
         except RayTaskError as error:
             text = " ".join(str(error.cause or error).split())
-            for number in self._left(self.running.pop(stream)):
+            for number in self._left(self.running.pop(messages)):
                 self._end(Event(number, error=f"on a node of the Ray cluster: {type(error.cause).__name__}: {text}"))
         except RayError as error:
             if not stop():  # a signal may have ended Ray's own processes as well
-                self._lost(self.running.pop(stream), f"{type(error).__name__}: {first_sentence(error)}")
+                self._lost(self.running.pop(messages), f"{type(error).__name__}: {first_sentence(error)}")
         else:
             if isinstance(arrived, Progress):
-                self.running[stream] = self.running.pop(stream)  # to the end: the others come first now
+                self.running[messages] = self.running.pop(messages)  # to the end: the others come first now
                 self._unpack(arrived)
             else:
-                self._leave_out(self.running.pop(stream), *arrived)
+                self._leave_out(self.running.pop(messages), *arrived)
 
     def _unpack(self, message: Progress) -> None:
         """Files first: whoever hears that a job has ended finds its result."""
@@ -179,9 +179,9 @@ class Dispatch:
                 unwritten[number] = in_words(error)
         for event in message.events:
             if event.epoch is not None:
-                if event.epoch.steps <= self.told_steps[event.job]:
-                    continue  # told before the node died that trained it first
-                self.told_steps[event.job] = event.epoch.steps
+                if event.epoch.steps <= self.reported_steps[event.job]:
+                    continue  # reported before its first node died
+                self.reported_steps[event.job] = event.epoch.steps
             if event.ends_job:
                 problem = unwritten.get(event.job)
                 self._end(Event(event.job, error=problem) if problem else event)
@@ -219,9 +219,9 @@ class Dispatch:
         self.listen(event)
 
     def cancel(self) -> None:
-        for stream in self.running:
+        for messages in self.running:
             with suppress(Exception):  # it has ended, or Ray has
-                self.ray.cancel(stream, force=True)
+                self.ray.cancel(messages, force=True)
         self.running.clear()
 
 

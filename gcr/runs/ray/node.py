@@ -1,5 +1,5 @@
-"""A pack of jobs on a node of a Ray cluster: trained by the local engine in a scratch folder, and sent home piece by
-piece as a stream of messages.
+"""A pack of jobs on a node of a Ray cluster: trained by the local engine in a scratch folder, and sent home in
+messages.
 
 A run's state travels as the files of its folder: what home has when the task begins, a checkpoint from time to time,
 all of it at the end. A node that dies takes only what came after the last message with it.
@@ -61,7 +61,7 @@ class Progress:
 
 
 def train(packed: bytes) -> Iterator[Progress | str]:
-    """All that the pack has to tell; or, as a text, why nothing can be trained here."""
+    """The messages of a pack; or, as text, why nothing can be trained here."""
     task: Task = pickle.loads(packed)
     if task.data_root is not None:
         os.environ["GCR_DATA"] = task.data_root

@@ -1,7 +1,7 @@
 """Runs in an MLflow store: settings as parameters, numbers as metrics, one MLflow experiment for each scenario.
 
-The store is the one that ``MLFLOW_TRACKING_URI`` names, or ``mlflow.db`` (SQLite) beside the run folders; trials are in
-the same one, with a tag. A run folder remembers its run's id in ``mlflow-run.txt``, so that a run that is continued is
+The store is the one that ``MLFLOW_TRACKING_URI`` names, or ``mlflow.db`` (SQLite) next to the run folders. Trials are
+in it too, with a tag. A run folder remembers its run's id in ``mlflow-run.txt``, so that a run that is continued is
 the same one there.
 """
 
@@ -69,7 +69,7 @@ class MlflowStore:
         return self.clients[store]
 
     def _experiment(self, client: Any, job: Job) -> str:
-        """By the scenario's name. Artifacts, of which we have none, would lie beside the run folders."""
+        """By the scenario's name. There are no artifacts; their folder would be next to the runs."""
         known = client.get_experiment_by_name(job.experiment.scenario)
         if known is not None:
             return str(known.experiment_id)

@@ -26,18 +26,18 @@ CLOSE_SECONDS = 60.0  # for what is still to be reported when all runs have ende
 
 @contextmanager
 def tracked(jobs: list[Job], listen: Listener, how: Execution) -> Iterator[Listener]:
-    """``listen``, which also tells the trackers that ``how.track`` names."""
+    """``listen``, which also sends events to the trackers of ``how.track``."""
     if not how.track:
         yield listen
         return
     reporter = Reporter(jobs, listen, trackers(how))
 
-    def tell(event: Event) -> None:
+    def send(event: Event) -> None:
         listen(event)
         reporter.events.put(event)
 
     try:
-        yield tell
+        yield send
     finally:
         reporter.close()
 
@@ -122,10 +122,12 @@ def training_numbers(epoch: dict[str, Any]) -> Numbers:
 def final_numbers(result: dict[str, Any]) -> Numbers:
     """The single numbers of a result.
 
-    >>> views = {"class_il": {"accuracy": 90.0, "forgetting": None, "matrix": [[90.0]]}, "task_il": {}}
-    >>> final_numbers(views | {"seconds": 2})
+    >>> protocols = {"class_il": {"accuracy": 90.0, "forgetting": None, "matrix": [[90.0]]}, "task_il": {}}
+    >>> final_numbers(protocols | {"seconds": 2})
     {'class_il/accuracy': 90.0, 'result/seconds': 2.0}
     """
-    views = {f"{view}/{name}": value for view in ("class_il", "task_il") for name, value in result[view].items()}
-    numbers = {name: float(value) for name, value in views.items() if isinstance(value, int | float)}
+    protocols = {
+        f"{protocol}/{name}": value for protocol in ("class_il", "task_il") for name, value in result[protocol].items()
+    }
+    numbers = {name: float(value) for name, value in protocols.items() if isinstance(value, int | float)}
     return numbers | {"result/seconds": float(result["seconds"])}
