@@ -271,6 +271,8 @@ def table(
     asked = asked_table(Request(paper, *only)) if paper is not None else None
     if asked is not None and tuple(names) != tables.SHOWN:
         raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
+    if asked is not None:
+        compare_to_paper.check_of_paper(asked)
     runs = read_runs(path)
     warn_of_unreadable(runs)
     if asked is None:

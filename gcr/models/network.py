@@ -97,9 +97,10 @@ def attach(net: nn.Module, example: Tensor, n_classes: int, head: str | None = N
             f"net must be a torch.nn.Module, got {type(net).__name__}; build one by gcr.models.build(name, …)"
         )
     network = net if isinstance(net, Network) else Attached(net, find_head(net, example, head))
-    if network.head.out_features < n_classes:
+    if network.head.out_features != n_classes:
         raise BadInput(
-            f"net must give a logit per class, {n_classes}, got {network.head.out_features}; make its last layer wider"
+            f"net must give a logit per class, {n_classes}, got {network.head.out_features}; "
+            f"replace its last layer by nn.Linear({network.head.in_features}, {n_classes})"
         )
     return network
 

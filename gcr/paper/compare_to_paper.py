@@ -77,8 +77,8 @@ def compare(
     """All cells of a table of the paper, each with the groups that repeat it. ``values`` stand in for those that the
     paper's search chose; a place without any has no runs."""
     about = paper.table(table) if isinstance(table, str) else table
-    if about.grids and values is None:
-        raise BadInput(f"{about.name} is not the paper's; print it with: gcr reproduce {about.name} --show")
+    if values is None:
+        check_of_paper(about)
     places: dict[tuple[object, ...], list[int]] = {}
     for number, group in enumerate(groups):
         places.setdefault(_place_of_group(group), []).append(number)
@@ -106,6 +106,11 @@ def compare(
     left_out = [(groups[number], found) for number, found in departures.items() if found]
     whose = _value_notes(about.cells) if values is None else []
     return Comparison(rows, [*notes, *_left_out_notes(left_out), *whose, *printed])
+
+
+def check_of_paper(table: Table) -> None:
+    if table.grids:
+        raise BadInput(f"{table.name} is not the paper's; print it with: gcr reproduce {table.name} --show")
 
 
 def sheets(found: Comparison, alone: str = "") -> list[Sheet]:

@@ -144,6 +144,11 @@ class Pair(Softmaxed):
         (Pair(), None, "net must give logits .* got tuple; wrap it in a module that returns them"),
         (nn.Sequential(nn.Flatten()), None, "cannot be found.*its linear layers: none"),
         (nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), None, "net must give a logit per class, 6, got 4"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(36, 1000)),
+            None,
+            r"got 1000; replace its last layer by nn.Linear\(36, 6",
+        ),
         ("convnet", None, "net must be a torch.nn.Module, got str"),
     ],
 )
