@@ -53,7 +53,7 @@ def test_from_nothing_to_table_and_page(small):
     out, done = small
     assert "trials: 2 trained here, 0 failed" in done.stderr
     assert "seq-digits, offline, class-IL accuracy, epochs ×0.2: percent" in done.stdout
-    assert "a quick look, no repetition" in done.stdout
+    assert "a quick look, not a reproduction" in done.stdout
     (page,) = out.glob("*.html")
     assert page.name == "demo-table-epochs-0.2.html"
     assert "epochs ×0.2" in page.read_text()
