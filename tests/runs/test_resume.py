@@ -14,7 +14,7 @@ from conftest import HANG_SECONDS, ROOT, wait_until
 from gcr.cli.main import run_cli
 from gcr.runs.folder import RunFolder
 
-COMMAND = ["run", "seq-digits", "--model", "mlp", "--epochs", "6", "--buffer", "50"]
+COMMAND = ["run", "seq-digits", "--model", "mlp", "--epochs", "4", "--buffer", "50"]
 MEASURED = {"seconds", "finished", "peak_bytes"}
 
 
@@ -65,7 +65,7 @@ def test_killed_at_random_moments(uninterrupted, tmp_path):
     later = random.Random(1)
     folder = tmp_path / "seq-digits-gcr-k50" / "seed-0"
     for _ in range(2):
-        process, until = start(tmp_path, "--checkpoint-steps", "7"), saved_steps(folder) + later.randrange(7, 50)
+        process, until = start(tmp_path, "--checkpoint-steps", "7"), saved_steps(folder) + later.randrange(7, 40)
         wait_until(lambda until=until: saved_steps(folder) >= until, f"step {until}", process)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
