@@ -30,7 +30,7 @@ class Count:
         return self.runs - self.done - self.running
 
 
-def dry_run(plan: Plan, how: Execution, probe_seconds: float) -> None:
+def dry_run(plan: Plan, how: Execution, measure_seconds: float) -> None:
     """List the runs, then measure how long a step takes, unless that is known, and say how long all will take."""
     from gcr.paper.plan import unfinished
 
@@ -39,7 +39,7 @@ def dry_run(plan: Plan, how: Execution, probe_seconds: float) -> None:
     print_sheets(_sheets(plan), [*_notes(plan, jobs, trials), *plan.elsewhere()])
     for scenario in dict.fromkeys(job.experiment.scenario for job in unfinished([*trials, *jobs])):
         _say_if_lacking(scenario)
-    _say_time(plan, how, probe_seconds)
+    _say_time(plan, how, measure_seconds)
 
 
 def count(jobs: Sequence[Job]) -> Count:
@@ -102,13 +102,13 @@ def _say_if_lacking(scenario: str) -> None:
         out.print(f"- {error}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _say_time(plan: Plan, how: Execution, probe_seconds: float) -> None:
+def _say_time(plan: Plan, how: Execution, measure_seconds: float) -> None:
     from gcr.paper.plan import unfinished
     from gcr.runs.estimate import Estimator, in_words
     from gcr.runs.local import pick_device
 
     device = pick_device(how.device)
-    probe = Estimator(plan.out / "probe.json", how, device)
+    estimator = Estimator(plan.out / "estimate.json", how, device)
     everything = [*plan.trials(), *plan.jobs()]
     left = [job.experiment for job in unfinished(everything)]
     for place, search in plan.searches.items():
@@ -117,11 +117,14 @@ def _say_time(plan: Plan, how: Execution, probe_seconds: float) -> None:
     if not left:
         out.print("nothing is left to train", highlight=False)
         return
-    probe.learn(job for job in everything if job.folder.finished)
-    if probe_seconds > 0 and not {probe.kind(experiment) for experiment in left} <= {*probe.steps, *probe.runs}:
-        err.print(f"measuring steps, for {probe_seconds:g} s at most …", highlight=False)
-        probe.measure(left, probe_seconds)
-    found = probe.estimates(left)
+    estimator.learn(job for job in everything if job.folder.finished)
+    if measure_seconds > 0 and not {estimator.kind(experiment) for experiment in left} <= {
+        *estimator.steps,
+        *estimator.runs,
+    }:
+        err.print(f"measuring steps, for {measure_seconds:g} s at most …", highlight=False)
+        estimator.measure(left, measure_seconds)
+    found = estimator.estimates(left)
     workers = min(how.processes or os.cpu_count() or 1, len(left)) if device.type == "cpu" else 1
     seconds = sum(estimate.seconds for estimate in found if estimate is not None) / workers
     sources = Counter(estimate.source if estimate else "unknown" for estimate in found)
@@ -131,5 +134,5 @@ def _say_time(plan: Plan, how: Execution, probe_seconds: float) -> None:
     if counts:
         text = f"time left: about {in_words(seconds)}, {where} (runs estimated: {counts}{unknown})"
     else:
-        text = "time left: unknown, since nothing was measured; give --probe 10"
+        text = "time left: unknown, since nothing was measured; give --measure 10"
     out.print(text, markup=False, highlight=False, soft_wrap=True)

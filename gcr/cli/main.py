@@ -217,6 +217,8 @@ def run(
         values = settings_of(each, overrides, several=many) | {k: v for k, v in changed.items() if k != "selector"}
         chosen = changed.get("selector", selector)
         experiment = compose(scenario, each, seed=seed, selector=chosen, overrides=values)
+        if "variant" in values and name is None:  # the default's folder holds another experiment
+            changed = {"variant": values["variant"]} | changed
         jobs.append(Job(experiment, RunFolder.of(out_folder, experiment, variant_name(experiment, changed, name))))
     if len({job.experiment for job in jobs}) < len(jobs):
         raise BadInput(f"{'--vary has a value' if vary else '--method has a method'} twice; give each once")

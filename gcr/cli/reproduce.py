@@ -54,8 +54,8 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List runs that are done and missing, and how long it will take.")
     ] = False,
-    probe: Annotated[
-        float, typer.Option("--probe", help="Seconds that --dry-run may measure; 0: go by what is known.", min=0)
+    measure: Annotated[
+        float, typer.Option("--measure", help="Seconds that --dry-run may measure; 0: go by what is known.", min=0)
     ] = 10.0,
     show: Annotated[bool, typer.Option("--show", help="Print the table from what is there; train nothing.")] = False,
     form: FormatOption = "terminal",
@@ -117,7 +117,7 @@ def reproduce(
         model=not no_model,
     )
     if dry_run:
-        listing.dry_run(plan, how, probe)
+        listing.dry_run(plan, how, measure)
         return 0
     if show:
         reproducing.show(plan, page=False, form=form)

@@ -187,9 +187,9 @@ def _weights(jobs: Sequence[Job], waiting: Sequence[Job], folder: Path, how: Exe
     from gcr.runs.local import pick_device
 
     device = pick_device(how.device if how.engine == "local" else "auto")
-    probe = Estimator(folder / "probe.json", how, device)
-    probe.learn(job for job in jobs if job.folder.finished)
-    return probe.weights([job.experiment for job in waiting])
+    estimator = Estimator(folder / "estimate.json", how, device)
+    estimator.learn(job for job in jobs if job.folder.finished)
+    return estimator.weights([job.experiment for job in waiting])
 
 
 def _ranking_sheets(search: Search, choice: Choice, protocols: Sequence[str]) -> list[Sheet]:

@@ -259,6 +259,8 @@ def assign(
 def find_owner(key: str, owners: Owners, whose: str) -> tuple[str, str]:
     """The owner of a setting and its name there. ``key`` is dotted, or plain where only one owner has it."""
     key = "optimizer.name" if key == "optimizer" else key
+    if key == "name":
+        raise BadInput("name is a setting of the optimizer; write optimizer=adamw")
     names = {f"{owner}.{name}": (owner, name) for owner, part in owners.items() for name in setting_names(part)}
     if key in names:
         return names[key]

@@ -95,7 +95,7 @@ def as_images(name: str, values: Any, device: torch.device | str | None = None) 
     if images.dtype == torch.uint8:
         return images
     if images.dtype == torch.bool or images.is_complex():
-        raise BadInput(f"{name} must be uint8 or float, got {images.dtype}; convert them with images.astype('uint8')")
+        raise BadInput(f"{name} must be uint8 or float, got {images.dtype}; convert them to uint8 or float")
     if images.is_floating_point():
         images = images.float()
         refuse_not_finite(name, images)

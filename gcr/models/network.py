@@ -129,11 +129,21 @@ def find_head(net: nn.Module, example: Tensor, head: str | None = None) -> str:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise BadInput(f"net must give logits [batch, classes], got {shape}; wrap it in a module that returns them")
     heads = [name for name, entered, output in passes if output is logits and entered.dim() == 2]
+    if not heads:  # behind a cast, a copy or a layer that does nothing in evaluation
+        heads = [name for name, entered, output in passes if entered.dim() == 2 and _same(output, logits)]
     if head is not None and head in heads:
         return head
     if head is None and len(heads) == 1:
         return heads[0]
+    if head is not None:
+        raise BadInput(f"net must return the output of {head}; move what follows it, as a softmax, into the loss")
+    if heads:
+        raise BadInput(f'net has several heads with equal outputs; name one by head="{heads[0]}"')
     raise BadInput(
-        f"the head of net {f'is not {head}' if head else 'cannot be found'}: it must be an nn.Linear whose output net "
-        f"returns; name it by head=…, or move what follows it into the loss ({known})"
+        "the head of net cannot be found: net must return the output of an nn.Linear; move what follows it into the "
+        f'loss, or give train(…, head="NAME") ({known})'
     )
+
+
+def _same(output: Any, logits: Tensor) -> bool:
+    return isinstance(output, Tensor) and output.shape == logits.shape and torch.equal(output.float(), logits.float())

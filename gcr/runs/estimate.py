@@ -1,8 +1,8 @@
 """How long runs will take here: from finished runs of their kind, else from a few real steps, else by arithmetic.
 
-A probe trains the real method with the real network for a few steps on made images of the data set's shape, so that it
+An estimate trains the real method with the real network for a few steps on made images of the data set's shape, so it
 needs no data. On a CPU a ResNet is given a small batch, and its time is scaled up to the real one. What was measured is
-kept in ``probe.json``. Selection, evaluation and reading data are not in it, so it is a lower bound; a finished run
+kept in ``estimate.json``. Selection, evaluation and reading data are not in it, so it is a lower bound; a finished run
 has all of that and replaces it.
 """
 

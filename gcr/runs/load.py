@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gcr.augment import Views
 from gcr.experiments.experiment import Experiment
+from gcr.memory import Buffer
 from gcr.methods import Extras
 from gcr.models import Network, build
 from gcr.runs.folder import RunFolder
@@ -29,7 +30,7 @@ class LoadedRun:
 
     experiment: Experiment
     result: dict[str, Any]  # result.json
-    memory: dict[str, Tensor] | None  # the kept buffer: image, label, logits, weight, task; None without memory
+    memory: Buffer | None  # the kept examples; None without memory
     net: Network
     extras: Extras  # what the method predicts with, other than the network
     views: Views
@@ -117,7 +118,7 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
     return LoadedRun(
         experiment,
         result,
-        run.memory(),
+        _buffer(run.memory()),
         net,
         {name: tensor.to(where) for name, tensor in saved.extras.items()},
         views,
@@ -126,6 +127,18 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
         about["pixels"],
         where,
     )
+
+
+def _buffer(columns: dict[str, Tensor] | None) -> Buffer | None:
+    if columns is None:
+        return None
+    n, image, logits = len(columns["label"]), columns["image"], columns["logits"]
+    scored = "score" in columns
+    buffer = Buffer.empty(max(n, 1), 0, tuple(image.shape[1:]), logits.shape[1], scored=scored, dtype=image.dtype)
+    for name, column in buffer.columns.items():
+        column[:n] = columns[name]
+    buffer.kept.fill_(n)
+    return buffer
 
 
 def _fixed(value: Any) -> Any:

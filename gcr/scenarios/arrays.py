@@ -57,6 +57,8 @@ def from_arrays(
     if test is None:
         if not 0 < test_share < 1:
             raise BadInput(f"test_share must be between 0 and 1, got {test_share}; or give test=(images, labels)")
+        if int(labels.bincount().min()) < 2:
+            raise BadInput("each class needs two images so that one can be held out; give test=(images, labels)")
         trained, tested = held_out(trained, test_share)
     else:
         test_pixels, test_values = _pair("test", test, layout, quantise)

@@ -94,6 +94,7 @@ class Run:
         checkpoints: Checkpoints | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
+        _check_kinds(scenario, net, method, policy, seed)
         self.device = torch.device(how.device)
         self.scenario = scenario.to(self.device)
         self.method, self.training, self.seed, self.how = method, training, seed, how
@@ -331,3 +332,18 @@ def _cpu_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _check_kinds(scenario: object, net: object, method: object, memory: object, seed: object) -> None:
+    """Objects, not their names."""
+    for name, value, kind, remedy in (
+        ("scenario", scenario, Scenario, "gcr.from_arrays makes one of arrays, gcr.scenarios.load one by name"),
+        ("net", net, nn.Module, "gcr.models.build makes one by name"),
+        ("method", method, Method, "as gcr.GCR().method or gcr.methods.Er()"),
+        ("memory", memory, Policy | None, "as gcr.GCR(memory=500).memory or gcr.memory.Policy(buffer=500)"),
+    ):
+        if not isinstance(value, kind):
+            wanted = "a Policy or None" if name == "memory" else f"a {kind.__name__}"  # type: ignore[union-attr]
+            raise BadInput(f"{name} must be {wanted}, got {type(value).__name__}; {remedy}")
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise BadInput(f"seed must be a whole number from 0 to 2^32 - 1, got {seed!r}")

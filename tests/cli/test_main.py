@@ -334,3 +334,11 @@ def test_settings_that_do_not_go_together(tmp_path):
     refused(run("--mode", "captured", "--device", "cpu"), "mode captured needs a GPU")
     refused(run("--precision", "fp8"), "precision must be one of auto, fp32, tf32, bf16")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_variant_has_a_folder_of_its_own(tmp_path):
+    """So that the default's runs and a variant's can lie in one folder."""
+    small = ("run", "seq-digits", "--method", "gcr", "--model", "mlp", "--buffer", "20", "--epochs", "1", "--no-model")
+    for more in ((), ("--variant", "paper")):
+        assert here(*small, *more, "--out", tmp_path).returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seq-digits-gcr-k20", "seq-digits-gcr-k20-variantpaper"]

@@ -99,7 +99,7 @@ def test_a_trial_that_cannot_be_read_is_named_by_a_dry_run(small, tmp_path):
     shutil.copytree(small[0], tmp_path / "copy")
     broken = next((tmp_path / "copy/trials").rglob("result.json"))
     broken.write_text("[]")
-    listed = gcr("reproduce", *SMALL, "--out", tmp_path / "copy", "--dry-run", "--probe", "0")
+    listed = gcr("reproduce", *SMALL, "--out", tmp_path / "copy", "--dry-run", "--measure", "0")
     assert listed.code == 0
     assert f"{broken.parent} cannot be read" in listed.stderr
 
@@ -124,7 +124,7 @@ def test_the_table_of_nothing_is_all_missing(tmp_path):
 def test_data_that_is_not_here(tmp_path, monkeypatch):
     monkeypatch.setenv("GCR_DATA", str(tmp_path / "nothing"))
     refused(gcr("reproduce", "imagenet1k", "--out", tmp_path), "gcr data import imagenet1k PATH")
-    listed = gcr("reproduce", "imagenet1k", "--out", tmp_path, "--dry-run", "--probe", "0")
+    listed = gcr("reproduce", "imagenet1k", "--out", tmp_path, "--dry-run", "--measure", "0")
     assert listed.code == 0
     assert "get it with: gcr data import imagenet1k PATH" in listed.stdout
     assert "time left: unknown" in listed.stdout
@@ -209,7 +209,7 @@ def test_runs_of_another_precision_are_pointed_at(tmp_path):
     command += ("--seeds", "0-2", "--out", tmp_path)
     printed = "of 2 missing runs 1 is here with --precision bf16"
     assert printed in gcr(*command, "--show").stdout
-    assert printed in gcr(*command, "--dry-run", "--probe", 0).stdout
+    assert printed in gcr(*command, "--dry-run", "--measure", 0).stdout
     with_bf16 = gcr(*command, "--show", "--precision", "bf16").stdout
     assert "missing runs" not in with_bf16
     assert "of 3 missing runs 1 is here without --precision" in gcr(*command, "--show", "--precision", "fp32").stdout

@@ -138,8 +138,8 @@ class Pair(Softmaxed):
 @pytest.mark.parametrize(
     ("net", "head", "message"),
     [
-        (Softmaxed(), None, "the head of net cannot be found: .* name it by head=.*its linear layers: last"),
-        (Softmaxed(), "last", "the head of net is not last"),
+        (Softmaxed(), None, "the head of net cannot be found: .* head=.*its linear layers: last"),
+        (Softmaxed(), "last", "net must return the output of last; move what follows it"),
         (Softmaxed(), "body", 'head must name an nn.Linear of net, got "body"; its linear layers: last'),
         (Pair(), None, "net must give logits .* got tuple; wrap it in a module that returns them"),
         (nn.Sequential(nn.Flatten()), None, "cannot be found.*its linear layers: none"),
@@ -157,5 +157,28 @@ def test_a_network_that_cannot_be_used_is_refused(net, head, message):
         attach(net, torch.randn(4, 1, 6, 6), n_classes=6, head=head)
 
 
+class Twice(Softmaxed):
+    """Two layers whose outputs are equal: only the user knows which is the head."""
+
+    def __init__(self):
+        super().__init__()
+        self.other = copy.deepcopy(self.last)
+
+    def forward(self, x):
+        return (self.last(self.body(x)) + self.other(self.body(x))) / 2
+
+
 def test_a_named_head_is_taken():
-    assert attach(SmallViT(), torch.randn(2, 1, 6, 6), 6, head="classifier").head.out_features == 6
+    images = torch.randn(2, 1, 6, 6)
+    assert attach(SmallViT(), images, 6, head="classifier").head.out_features == 6
+    with pytest.raises(BadInput, match='several heads with equal outputs; name one by head="last"'):
+        attach(Twice(), images, 6)
+    assert attach(Twice(), images, 6, head="other").head_name == "other"
+
+
+def test_a_head_behind_a_cast_is_found():
+    class Cast(Softmaxed):
+        def forward(self, x):
+            return nn.functional.dropout(self.last(self.body(x)).double(), 0.5, self.training)
+
+    assert attach(Cast(), torch.randn(2, 1, 6, 6), 6).head_name == "last"

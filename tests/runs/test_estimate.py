@@ -18,8 +18,8 @@ from gcr.training import Run
 CPU = torch.device("cpu")
 
 
-def probe_in(folder):
-    return Estimator(folder / "probe.json", Execution("cpu"), CPU)
+def estimator_in(folder):
+    return Estimator(folder / "estimate.json", Execution("cpu"), CPU)
 
 
 def some(*methods, **overrides):
@@ -28,53 +28,53 @@ def some(*methods, **overrides):
 
 def test_kinds_are_measured_once_and_kept(tmp_path):
     experiments = some("er", "gcr", "gem", "icarl", "gss")
-    probe = probe_in(tmp_path)
-    probe.measure(experiments, HANG_SECONDS)
-    assert len(probe.steps) == 5
-    assert all(seconds > 0 for seconds in probe.steps.values())
-    assert json.loads((tmp_path / "probe.json").read_text()) == probe.steps
-    again = probe_in(tmp_path)
+    estimator = estimator_in(tmp_path)
+    estimator.measure(experiments, HANG_SECONDS)
+    assert len(estimator.steps) == 5
+    assert all(seconds > 0 for seconds in estimator.steps.values())
+    assert json.loads((tmp_path / "estimate.json").read_text()) == estimator.steps
+    again = estimator_in(tmp_path)
     again.measure(experiments, HANG_SECONDS)
-    assert again.steps == probe.steps
+    assert again.steps == estimator.steps
     assert {each.source for each in again.estimates(experiments)} == {"measured steps"}
 
 
 def test_an_estimate_is_steps_times_seconds(tmp_path):
     (experiment,) = some("er", epochs=4)
-    probe = probe_in(tmp_path)
-    probe.steps[probe.kind(experiment)] = 0.5
-    assert probe.estimate(experiment).seconds == pytest.approx(0.5 * 4 * 1442 / 32, rel=0.01)
+    estimator = estimator_in(tmp_path)
+    estimator.steps[estimator.kind(experiment)] = 0.5
+    assert estimator.estimate(experiment).seconds == pytest.approx(0.5 * 4 * 1442 / 32, rel=0.01)
 
 
 def test_time_is_bounded_and_the_rest_by_arithmetic(tmp_path):
     experiments = some("er", "gcr")
-    probe = probe_in(tmp_path)
-    probe.measure(experiments, 1e-9)
-    assert len(probe.steps) == 0 or len(probe.steps) == 1
-    probe.steps = {probe.kind(experiments[0]): 0.01}
-    known, guessed = probe.estimates(experiments)
+    estimator = estimator_in(tmp_path)
+    estimator.measure(experiments, 1e-9)
+    assert len(estimator.steps) == 0 or len(estimator.steps) == 1
+    estimator.steps = {estimator.kind(experiments[0]): 0.01}
+    known, guessed = estimator.estimates(experiments)
     assert (known.source, guessed.source) == ("measured steps", "arithmetic")
     assert guessed.seconds > known.seconds  # it replays more
     other = some("er", model="convnet")
-    assert probe.estimates(other) == [None]
-    assert probe.weights(other)[0] > 0
+    assert estimator.estimates(other) == [None]
+    assert estimator.weights(other)[0] > 0
 
 
 def test_finished_runs_say_it_better(tmp_path):
     (experiment,) = some("er")
     job = Job(experiment, RunFolder.of(tmp_path, experiment))
     finish(job)  # 2 seconds for 100 steps
-    probe = probe_in(tmp_path)
-    probe.steps[probe.kind(experiment)] = 5.0
-    probe.learn([job])
-    (found,) = probe.estimates([experiment])
+    estimator = estimator_in(tmp_path)
+    estimator.steps[estimator.kind(experiment)] = 5.0
+    estimator.learn([job])
+    (found,) = estimator.estimates([experiment])
     assert found.source == "finished runs"
     assert found.seconds == pytest.approx(0.02 * 10 * 1442 / 32, rel=0.01)
 
 
 def test_a_file_that_is_not_ours_is_measured_anew(tmp_path):
-    (tmp_path / "probe.json").write_text('{"er": "soon"}')
-    assert probe_in(tmp_path).steps == {}
+    (tmp_path / "estimate.json").write_text('{"er": "soon"}')
+    assert estimator_in(tmp_path).steps == {}
 
 
 def test_shapes_are_known_without_the_data(cache):
@@ -84,7 +84,7 @@ def test_shapes_are_known_without_the_data(cache):
     assert shape_and_examples("seq-digits") == (tuple(digits.pixels.shape[1:]), len(digits.labels))
 
 
-def test_the_images_of_a_probe_are_made_up(cache, tmp_path, monkeypatch):
+def test_the_images_of_an_estimate_are_made_up(cache, tmp_path, monkeypatch):
     """A ResNet on CIFAR's shape without CIFAR, in a small batch."""
     experiment = compose("seq-cifar10", "er")
     batches = []
@@ -94,5 +94,5 @@ def test_the_images_of_a_probe_are_made_up(cache, tmp_path, monkeypatch):
         return Run(**given)
 
     monkeypatch.setattr(estimate, "Run", note_batch)
-    assert probe_in(tmp_path)._seconds_of_a_step(experiment) > 0
+    assert estimator_in(tmp_path)._seconds_of_a_step(experiment) > 0
     assert batches == [estimate.SMALL_BATCH]

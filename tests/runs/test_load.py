@@ -86,7 +86,8 @@ def test_images_as_bytes_floats_and_arrays(folder, digits):
     assert run.features(images).shape == (40, run.net.head.in_features)
     torch.testing.assert_close(run.net.head(run.features(images)), scores)
     assert len(run.class_names) == 10
-    assert run.memory["image"].shape == (20, 1, 8, 8)
+    assert run.memory.images.shape == (20, 1, 8, 8)
+    assert len(run.memory) == len(run.memory.labels) == 20
 
 
 def test_many_images_are_taken_in_parts(folder, digits):

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, NAdam, RMSprop
 
+from gcr.experiments.variants import GCR
 from gcr.memory import Policy
 from gcr.methods import Er, Finetune, Gcr
 from gcr.models import build
@@ -110,6 +111,24 @@ def test_memory_is_asked_for(scenario):
     net = nn.Sequential(nn.Flatten(), nn.Linear(36, 6))
     with pytest.raises(BadInput, match="er replays from memory, got memory=None"):
         train(scenario, net, Sgd(net.parameters(), lr=0.1), Er(), None, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"scenario": ([], [])}, "scenario must be a Scenario, got tuple; gcr.from_arrays"),
+        ({"net": "resnet18"}, "net must be a Module, got str; gcr.models.build"),
+        ({"method": "gcr"}, "method must be a Method, got str"),
+        ({"method": GCR(20)}, r"method must be a Method, got GCR; as gcr.GCR\(\).method"),
+        ({"memory": 20}, "memory must be a Policy or None, got int"),
+        ({"seed": -1}, "seed must be a whole number from 0 to 2.32 - 1, got -1"),
+    ],
+)
+def test_objects_of_a_wrong_kind_are_refused(changed, message, scenario):
+    net = vit()
+    right = {"scenario": scenario, "net": net, "optimizer": Sgd(net.parameters(), lr=0.1), "method": Er()}
+    with pytest.raises(BadInput, match=message):
+        train(**right | {"memory": Policy(buffer=12), "seed": 0} | changed)
 
 
 @pytest.mark.gpu
