@@ -26,6 +26,7 @@ def gcr(cache, tmp_path):
     return call
 
 
+@pytest.mark.slow
 def test_own_pictures_from_import_to_a_run(gcr, cache, tmp_path):
     made.write_folder(tmp_path / "photos", made.pictures(parts=("",), n=10))
     done = gcr("data", "import", "birds", "photos", "--size", "8")

@@ -39,6 +39,7 @@ def refused(done, *parts):
         assert part in done.stderr
 
 
+@pytest.mark.slow
 def test_run_as_in_the_help(tmp_path):
     done = gcr(
         *("run", "seq-digits", "--method", "gcr", "--buffer", "50", *QUICK, "--seeds", "0,1"),

@@ -171,6 +171,7 @@ def test_sweep_where_all_diverge(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_closing_the_terminal_saves_and_the_same_command_continues(tmp_path):
     command = [sys.executable, "-m", "gcr", "reproduce", "demo-table", "--method", "er", "--buffer", "200"]
     command += ["--seeds", "0", "--processes", "1", "--out", str(tmp_path)]

@@ -223,6 +223,7 @@ def test_no_scatter_where_nothing_repeats_the_paper(tmp_path):
     assert "against-the-paper" not in render(groups)
 
 
+@pytest.mark.slow
 def test_the_papers_1530_runs_make_a_page_with_little_work(tmp_path):
     """Work is counted in calls of functions, which do not depend on the machine."""
     for cell in paper.table("offline-accuracy").cells:

@@ -42,6 +42,7 @@ def test_one_failure_does_not_stop_the_others(tmp_path, processes):
     assert todo[2].folder.finished
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_told(tmp_path):
     todo = jobs(tmp_path, 2)
     errors = []

@@ -104,6 +104,7 @@ def test_a_node_without_the_data_is_left_out(nodes, tmp_path):
     assert "gcr data import" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tokens", [{"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "9" * 64}, {"RAY_AUTH_MODE": "disabled"}]
 )
@@ -123,6 +124,7 @@ def test_a_command_with_another_token(tokens, nodes, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_in_the_middle(nodes, tmp_path, monkeypatch):
     """Every result is there, each epoch was reported once, and the numbers are those of this machine."""
     monkeypatch.setattr(ray_engine, "SEND_SECONDS", 0.5)

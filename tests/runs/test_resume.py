@@ -89,6 +89,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code, seeds, uninterrupted
         assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)
 
 
+@pytest.mark.slow
 def test_fresh_begins_again(uninterrupted, tmp_path):
     process = start(tmp_path)
     wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
@@ -113,6 +114,7 @@ def test_other_options_than_the_checkpoints_are_refused(tmp_path):
     assert "--fresh" in printed
 
 
+@pytest.mark.slow
 def test_killing_only_the_parent_ends_its_workers(uninterrupted, tmp_path):
     process = start(tmp_path, "--seeds", "0,1")
     wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
@@ -153,6 +155,7 @@ def test_a_signal_at_any_moment_ends_the_command(tmp_path, moment):
     assert process.returncode in (0, 130, -signal.SIGINT), printed  # the last: before Python listens
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced(uninterrupted, tmp_path):
     process = start(tmp_path, "--seeds", "0,1")
     wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
