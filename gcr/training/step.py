@@ -68,11 +68,13 @@ def train_step(
         for of, columns in zip(method.replays, drawn, strict=False)
     )
     net, extras = state.net.train(), state.extras
-    rows = method.choose(net, _new_batch(new_view, labels), replay, extras)
+    new = _new_batch(new_view, labels)
+    rows = method.choose(net, new, replay, extras)
     if rows is not None:
-        images, labels, reservoir, new_view = images[rows], labels[rows], reservoir[rows], new_view[rows]
+        images, labels, reservoir = images[rows], labels[rows], reservoir[rows]
+        new = _new_batch(new_view[rows], labels)
         admission = admission and admission.of(rows)
-    loss, logits = method.loss(net, _new_batch(new_view, labels), replay, extras)
+    loss, logits = method.loss(net, new, replay, extras)
     by_loss: list[Tensor | None] = list(torch.autograd.grad(loss, state.parameters, allow_unused=True))
     gradients = method.project(by_loss, state.parameters, net, replay, extras, state.stage)
     apply_gradients(state.optimizer, state.parameters, gradients)
