@@ -188,7 +188,9 @@ def test_a_run_that_never_began_is_nobodys(tmp_path):
     assert not (job.folder.path / "tensorboard").exists()
 
 
-@pytest.mark.parametrize(("name", "missing"), [("tensorboard", "tensorboard"), ("mlflow", "alembic"), ("wandb", "wandb")])
+@pytest.mark.parametrize(
+    ("name", "missing"), [("tensorboard", "tensorboard"), ("mlflow", "alembic"), ("wandb", "wandb")]
+)
 def test_a_library_that_is_missing(name, missing, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == missing else find(module))
