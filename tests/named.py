@@ -6,7 +6,9 @@ import torch
 
 from gcr import training as core
 from gcr.models import build
+from gcr.training.loop import incoming
 from gcr.training.state import RunState
+from gcr.training.step import train_step
 
 
 @dataclass(frozen=True)
@@ -29,4 +31,8 @@ def new_run(scenario, model, method, policy, training, seed, how, **rest):
 
 
 def fresh_state(scenario, model, method, policy, training, seed, device=torch.device("cpu")):  # noqa: B008
-    return RunState.fresh(scenario, *objects(scenario, model, training, seed), method, policy, device)
+    return RunState.of_scenario(scenario, *objects(scenario, model, training, seed), method, policy, device)
+
+
+def one_step(state, scenario, method, policy, draws):
+    train_step(state, incoming(scenario, policy, draws), scenario.views, method, policy, draws)

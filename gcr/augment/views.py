@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -18,6 +18,14 @@ from gcr.augment.weak import WEAK_DRAWS, shift_and_flip
 
 DRAWS = {"weak": WEAK_DRAWS, "strong": STRONG_DRAWS}  # uniforms an image needs for each kind of view
 MEASURED_AT_ONCE = 4096  # images
+
+
+class AnyViews(Protocol):
+    """What a training step needs of views: of images as memory keeps them, as the network takes them."""
+
+    def make(self, kind: str, images: Tensor, draws: Tensor) -> Tensor: ...
+
+    def plain(self, images: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)

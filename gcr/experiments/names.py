@@ -6,11 +6,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from gcr.memory import GssGreedy, Reservoir
+from gcr.memory import BalancedReservoir, GssGreedy, Reservoir
 from gcr.select import SELECTORS, Selector
 from gcr.settings import Settings, setting_names, unknown
 
-POLICIES: tuple[type[Selector] | type[Reservoir] | type[GssGreedy], ...] = (Reservoir, GssGreedy, *SELECTORS)
+POLICIES: tuple[type[Selector] | type[Reservoir] | type[BalancedReservoir] | type[GssGreedy], ...] = (
+    Reservoir,
+    BalancedReservoir,
+    GssGreedy,
+    *SELECTORS,
+)
 
 
 def class_of(kind: str, name: str, known: tuple[type[Any], ...]) -> type[Any]:

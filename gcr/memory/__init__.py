@@ -1,9 +1,23 @@
 """What is remembered, how it is filled and how it is replayed."""
 
+from gcr.memory.balanced import BalancedReservoir, offer_balanced
 from gcr.memory.buffer import Buffer
 from gcr.memory.examples import Examples
 from gcr.memory.gss_greedy import GssGreedy
 from gcr.memory.policy import Policy, Reservoir
 from gcr.memory.sampling import SAMPLERS, Coin, Distinct, Sampler, Split
 
-__all__ = ["SAMPLERS", "Buffer", "Coin", "Distinct", "Examples", "GssGreedy", "Policy", "Reservoir", "Sampler", "Split"]
+__all__ = [
+    "SAMPLERS",
+    "BalancedReservoir",
+    "Buffer",
+    "Coin",
+    "Distinct",
+    "Examples",
+    "GssGreedy",
+    "Policy",
+    "Reservoir",
+    "Sampler",
+    "Split",
+    "offer_balanced",
+]

@@ -63,7 +63,7 @@ class Buffer:
         scored: bool = False,
         dtype: torch.dtype = torch.uint8,
     ) -> Self:
-        """A buffer whose columns are there from the start. ``scored``: with a column for GSS-Greedy's scores;
+        """A buffer whose columns are there from the start. ``scored``: with a column for scores or priorities;
         ``dtype``: of the images."""
         buffer = cls(capacity, candidates, device=device)
         buffer._allocate(image_shape, dtype, n_classes, scored)
@@ -277,6 +277,12 @@ class Buffer:
         self.pooled.zero_()
         self.seen_since.zero_()
         self.updates += 1
+
+    def widen_logits(self, n_classes: int) -> None:
+        """Make room for new classes. What is stored does not know them: NaN."""
+        logits = self.columns["logits"]
+        unknown = logits.new_full((len(logits), n_classes - logits.shape[1]), torch.nan)
+        self.columns["logits"] = torch.cat([logits, unknown], 1)
 
     def set_candidates(self, columns: dict[str, Tensor]) -> None:
         """Make these examples the candidates."""

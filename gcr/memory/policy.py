@@ -1,8 +1,8 @@
 """When memory changes, and by which rule.
 
-``reservoir`` and ``gss-greedy`` update the kept buffer with every batch. Any selector instead collects candidates by
-reservoir and chooses a new kept buffer from old buffer and candidates at every boundary. Method and policy combine
-freely: GCR's selection under ER's loss, or GCR's loss on a reservoir, are settings.
+``reservoir``, ``balanced-reservoir`` and ``gss-greedy`` update the kept buffer with every batch. Any selector instead
+collects candidates by reservoir and chooses a new kept buffer from old buffer and candidates at every boundary. Method
+and policy combine freely: GCR's selection under ER's loss, or GCR's loss on a reservoir, are settings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import torch
 
+from gcr.memory.balanced import BalancedReservoir
 from gcr.memory.buffer import Buffer
 from gcr.memory.gss_greedy import GssGreedy
 from gcr.memory.sampling import SAMPLERS
@@ -34,7 +35,7 @@ class Policy(Settings):
     buffer: int = setting(
         100, "examples kept (K in the paper)", low=1, remedy='use method "finetune" to train without memory'
     )
-    selector: Selector | Reservoir | GssGreedy = field(default_factory=Reservoir)
+    selector: Selector | Reservoir | BalancedReservoir | GssGreedy = field(default_factory=Reservoir)
     replay_batch: int = setting(32, "examples in each replay minibatch", low=1, advanced=True)
     candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0, advanced=True)
     every: int = setting(
@@ -116,7 +117,12 @@ class Policy(Settings):
     @property
     def selects(self) -> bool:
         """Whether a selector rewrites the buffer at boundaries (and hence a candidate pool exists)."""
-        return not isinstance(self.selector, Reservoir | GssGreedy)
+        return not isinstance(self.selector, Reservoir | BalancedReservoir | GssGreedy)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether examples enter by priorities, with equal shares for all classes."""
+        return isinstance(self.selector, BalancedReservoir)
 
     @property
     def compared(self) -> int:
@@ -139,7 +145,7 @@ class Policy(Settings):
         dtype: torch.dtype = torch.uint8,
     ) -> Buffer:
         """The empty buffer of a run."""
-        scored = self.compared > 0
+        scored = self.compared > 0 or self.balanced
         return Buffer.empty(self.buffer, self.pool_size, image_shape, n_classes, device, scored, dtype)
 
     def nbytes(self, image_shape: tuple[int, ...], n_classes: int, dtype: torch.dtype = torch.uint8) -> int:

@@ -15,7 +15,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gcr.methods.flat_gradients import Direction, parts, vectors
 from gcr.methods.losses import label_loss, weighted_mean
@@ -34,7 +33,7 @@ class AGem(Method):
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         logits = net(new.images)
-        return Loss(F.cross_entropy(logits, new.labels), logits.detach())
+        return Loss(new.cross_entropy(logits), logits.detach())
 
     def project(
         self,

@@ -20,7 +20,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from gcr.methods.losses import distillation, label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
@@ -57,12 +56,12 @@ class ClsEr(Method):
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         if not replay:
             logits = net(new.images)
-            return Loss(F.cross_entropy(logits, new.labels), logits.detach())
+            return Loss(new.cross_entropy(logits), logits.detach())
         (old,) = replay
         alone, both = net.each(old.images, torch.cat([new.images, old.images]))
         b, r = len(new.labels), len(old.labels)
         logits, old_logits = both.logits.split([b, r])
-        value = b / (b + r) * F.cross_entropy(logits, new.labels)
+        value = b / (b + r) * new.cross_entropy(logits)
         value = value + r / (b + r) * weighted_mean(label_loss(old_logits, old.labels), old.weights)
         consistency = distillation(alone.logits, self._teacher(net, old, extras))
         return Loss(value + self.reg_weight * weighted_mean(consistency, old.weights), logits.detach())

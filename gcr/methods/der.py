@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from gcr.methods.losses import distillation, distillation_residual, label_loss, label_residual, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
@@ -33,7 +32,7 @@ class Der(Method):
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         outputs = net.each(new.images, *(old.images for old in replay))
         logits = outputs[0].logits
-        value = F.cross_entropy(logits, new.labels)
+        value = new.cross_entropy(logits)
         if replay:
             value = value + self.alpha * _distil(outputs[1].logits, replay[0])
         return Loss(value, logits.detach())
@@ -57,7 +56,7 @@ class DerPlusPlus(Der):
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         outputs = net.each(new.images, *(old.images for old in replay))
         logits = outputs[0].logits
-        value = F.cross_entropy(logits, new.labels)
+        value = new.cross_entropy(logits)
         if replay:
             distil, label = replay
             value = value + self.alpha * _distil(outputs[1].logits, distil)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch.nn import functional as F
 
 from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
@@ -35,7 +34,7 @@ class Er(Method):
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         if not replay:
             logits = net(new.images)
-            return Loss(F.cross_entropy(logits, new.labels), logits.detach())
+            return Loss(new.cross_entropy(logits), logits.detach())
         (old,) = replay
         b, r = len(new.labels), len(old.labels)
         if self.forward == "together":
@@ -44,6 +43,6 @@ class Er(Method):
         else:
             logits, old_logits = (output.logits for output in net.each(new.images, old.images))
             new_share, old_share = 1.0, 1.0
-        new_term = new_share * F.cross_entropy(logits, new.labels)
+        new_term = new_share * new.cross_entropy(logits)
         old_term = old_share * weighted_mean(label_loss(old_logits, old.labels), old.weights)
         return Loss(new_term + old_term, logits.detach())

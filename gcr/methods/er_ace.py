@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
@@ -49,7 +48,7 @@ class ErAce(Method):
         present = torch.zeros_like(seen).index_fill_(0, new.labels, True)
         seen.logical_or_(present)
         others = torch.zeros_like(seen) if self.unseen == "absent" else ~seen
-        value = F.cross_entropy(_among(logits, present | others), new.labels)
+        value = new.cross_entropy(_among(logits, present | others))
         for old, output in zip(replay, outputs[1:], strict=True):
             value = value + weighted_mean(label_loss(_among(output.logits, seen | others), old.labels), old.weights)
         return Loss(value, logits.detach())

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch.nn import functional as F
-
 from gcr.methods.method import Batch, Extras, Loss, Method
 from gcr.models import Network
 
@@ -21,4 +19,4 @@ class Finetune(Method):
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         logits = net(new.images)
-        return Loss(F.cross_entropy(logits, new.labels), logits.detach())
+        return Loss(new.cross_entropy(logits), logits.detach())

@@ -15,7 +15,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gcr.methods.losses import (
     distillation,
@@ -64,7 +63,7 @@ class Gcr(Method):
         weak, strong = [old.images for old in replay[:2]], [torch.cat(old.views) for old in replay[2:]]
         outputs = net.each(new.images, *weak, *strong)
         logits = outputs[0].logits
-        value = F.cross_entropy(logits, new.labels)
+        value = new.cross_entropy(logits)
         if replay:
             distil, label, *contrast = replay
             value = value + self.alpha * self._mean(distillation(outputs[1].logits, distil.logits), distil)

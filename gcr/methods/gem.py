@@ -52,7 +52,7 @@ class Gem(Method):
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         logits = net(new.images)
-        return Loss(F.cross_entropy(logits, new.labels), logits.detach())
+        return Loss(new.cross_entropy(logits), logits.detach())
 
     def project(
         self,

@@ -18,13 +18,24 @@ def label_residual(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def distillation(logits: Tensor, stored: Tensor) -> Tensor:
-    """Squared distance to the stored logits, as the mean over classes: [b, classes] twice -> [b]."""
-    return (logits - stored).square().mean(1)
+    """Squared distance to the stored logits, as the mean over classes: [b, classes] twice -> [b].
+
+    Stored logits are NaN for classes that came later; these do not count.
+    """
+    difference, known = _difference(logits, stored)
+    return difference.square().sum(1) / known
 
 
 def distillation_residual(logits: Tensor, stored: Tensor) -> Tensor:
     """Derivative of ``distillation`` by the logits."""
-    return 2 * (logits - stored) / logits.shape[1]
+    difference, known = _difference(logits, stored)
+    return 2 * difference / known.unsqueeze(1)
+
+
+def _difference(logits: Tensor, stored: Tensor) -> tuple[Tensor, Tensor]:
+    """``logits - stored``, 0 where nothing was stored, and how many were: [b]."""
+    known = ~stored.isnan()
+    return torch.where(known, logits - stored, 0.0), known.sum(1)
 
 
 def supervised_contrast(first: Tensor, second: Tensor, labels: Tensor, temperature: float = 0.07) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gcr.methods.losses import label_residual
 from gcr.models import Network
@@ -34,10 +35,15 @@ class Batch:
     logits: Tensor  # [b, classes]: what the network said when the example was stored
     weights: Tensor  # [b]
     tasks: Tensor | None = None  # [b]: of replayed examples; streams, where selections follow these
+    class_weights: Tensor | None = None  # [classes]: of new examples; None: all classes count alike
 
     @property
     def images(self) -> Tensor:
         return self.views[0]
+
+    def cross_entropy(self, logits: Tensor) -> Tensor:
+        """The mean over the batch, that of new examples: ()."""
+        return F.cross_entropy(logits, self.labels, self.class_weights)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
@@ -44,7 +43,7 @@ class Mir(Method):
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         logits = net(new.images)
-        value = F.cross_entropy(logits, new.labels)
+        value = new.cross_entropy(logits)
         if replay:
             (drawn,) = replay
             gradients = torch.autograd.grad(value, list(_trained(net).values()), retain_graph=True, allow_unused=True)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gcr.methods.losses import label_loss, label_residual, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
@@ -78,7 +77,7 @@ class Ocs(Method):
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         outputs = net.each(new.images, *(old.images for old in replay))
         logits = outputs[0].logits
-        value = F.cross_entropy(logits, new.labels)
+        value = new.cross_entropy(logits)
         if replay:
             (old,) = replay
             remembered = weighted_mean(label_loss(outputs[1].logits, old.labels), _earlier(old, extras))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from gcr.augment import Views
+from gcr.augment import AnyViews
 from gcr.memory import Buffer, gss_greedy
 from gcr.methods.losses import label_residual
 from gcr.models import Network
@@ -21,7 +21,7 @@ from gcr.training.randomness import AdmissionDraws
 def offer_by_gradients(
     net: Network,
     memory: Buffer,
-    views: Views,
+    views: AnyViews,
     batch: dict[str, Tensor],
     draws: AdmissionDraws | None,
     admitted: Tensor | None,

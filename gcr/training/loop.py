@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +23,12 @@ from gcr.training.metrics import summary
 from gcr.training.numerics import computing, resolved
 from gcr.training.optimizer import AnyOptimizer
 from gcr.training.prefetch import Prefetch
-from gcr.training.randomness import EpochDraws
-from gcr.training.reselect import recompute_bn_on_memory, reselect, statistics_kept
+from gcr.training.randomness import EpochDraws, StepDraws
+from gcr.training.reselect import Arrived, recompute_bn_on_memory, reselect, statistics_kept
 from gcr.training.schedule import make_schedule
 from gcr.training.settings import Training
 from gcr.training.state import RunState
-from gcr.training.step import draw_plan
+from gcr.training.step import Incoming, draw_plan
 from gcr.training.step_runner import StepRunner, pick_mode
 
 SAVING_SHARE = 0.01  # of the time, that checkpoints at epochs' ends of all runs side by side may take
@@ -112,7 +113,7 @@ class Run:
         arriving = sum(len(stage.rows) * stage.epochs for stage in self.plan.stages)
         if self.policy is not None and self.policy.every > arriving:
             raise BadInput(f"every must be <= {arriving}, the examples of the whole run, got {self.policy.every}")
-        self.state = RunState.fresh(self.scenario, net, optimizer, method, self.policy, self.device, head)
+        self.state = RunState.of_scenario(self.scenario, net, optimizer, method, self.policy, self.device, head)
         if self.policy is not None and self.policy.statistics == "memory" and not statistics(self.state.net):
             raise BadInput("statistics=memory recomputes BatchNorm statistics, but net has none; leave it out")
         if checkpoints is not None:
@@ -131,13 +132,13 @@ class Run:
             self.clock = time.perf_counter()
             step_runner = StepRunner(
                 self.state,
-                self.scenario,
+                partial(incoming, self.scenario, self.policy, slot=prefetch.slot if prefetch else None),
+                self.scenario.views,
                 self.method,
                 self.policy,
                 draws,
                 self.precision,
                 self.mode,
-                prefetch.slot if prefetch else None,
                 insists=self.how.mode == "captured",
             )
             Run.training_now += 1
@@ -214,14 +215,15 @@ class Run:
     def _end_stage(self) -> Iterator[bool]:
         state, policy = self.state, self.policy
         if policy is not None and policy.selects and not policy.every:
-            self._select(self.plan.stages[state.stage].rows if policy.pool == "selector" else None)
+            arrived = Arrived(self.scenario.train, self.plan.stages[state.stage].rows)
+            self._select(arrived if policy.pool == "selector" else None)
         recomputes = policy is not None and policy.statistics == "memory"
         goes_on = state.stage + 1 < len(self.plan.stages)  # training, as it would have
         keeping = statistics_kept(state.net) if recomputes and goes_on else nullcontext()
         with computing(self.precision, self.device), keeping:
             if recomputes:
                 assert state.memory is not None
-                recompute_bn_on_memory(state.net, state.memory, self.scenario)
+                recompute_bn_on_memory(state.net, state.memory, self.scenario.views)
             key = (self.seed, state.stage)
             self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
             self._refuse_bad_weights(f"at the end of task {state.stage + 1}")
@@ -242,13 +244,13 @@ class Run:
                 self._select()
                 state.arrived = 0
 
-    def _select(self, arrived: Tensor | None = None) -> None:
+    def _select(self, arrived: Arrived | None = None) -> None:
         state, policy = self.state, self.policy
         assert policy is not None
         assert state.memory is not None
         key = (self.seed, len(state.selections))
         with computing(self.precision, self.device, autocast=False):
-            about = reselect(state.memory, policy, self.method, state.net, self.scenario, key, arrived)
+            about = reselect(state.memory, policy, self.method, state.net, self.scenario.views, key, arrived)
         state.selections.append({"stage": state.stage} | about)
 
     def _device_done(self) -> Iterator[bool]:
@@ -309,6 +311,14 @@ def train(
         for _ in run.advance():
             pass
         return run.outcome()
+
+
+def incoming(scenario: Scenario, policy: Policy | None, draws: StepDraws, slot: Tensor | None = None) -> Incoming:
+    """The new examples of a step; their images are in ``slot`` where the data set does not sit on the device."""
+    images = scenario.train.pixels[draws.rows] if slot is None else slot[: len(draws.rows)]
+    labels = scenario.train.labels[draws.rows]
+    by_selection = policy is not None and policy.selects and not policy.every  # these follow streams
+    return Incoming(images, labels, None if by_selection else scenario.task_of_class[labels])
 
 
 @contextmanager

@@ -46,6 +46,13 @@ def apply_gradients(
     optimizer.zero_grad(set_to_none=True)
 
 
+def clip_gradients(gradients: Sequence[Tensor | None], most: float) -> None:
+    """Scale them so that their norm, all together, is at most ``most``."""
+    reached = [gradient for gradient in gradients if gradient is not None]
+    norm = torch.nn.utils.get_total_norm(reached)
+    torch._foreach_mul_(reached, (most / (norm + 1e-6)).clamp_max(1.0))
+
+
 def make_capturable(optimizer: AnyOptimizer) -> str:
     """Ready it for a captured step. Why it cannot be, if it cannot."""
     if isinstance(optimizer, Sgd | torch.optim.SGD):

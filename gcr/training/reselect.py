@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gcr.augment import AnyViews
 from gcr.memory import Buffer, Policy
 from gcr.memory.randomness import selection_draws
 from gcr.methods import Batch, Method
 from gcr.models import Network, recompute_bn, statistics
-from gcr.scenarios import Scenario
+from gcr.scenarios.scenario import Images as DataSet
 from gcr.select import Pool, Selector, explain
 from gcr.select.coreset import rows_by_class
 from gcr.training.randomness import selection_views
 
 AT_ONCE = 1000  # examples of a pass
 OF_A_CLASS = 32  # examples of a pass with pool_mode=class, as the reference code has it
+
+
+class Arrived(NamedTuple):
+    """What came since the last selection."""
+
+    train: DataSet
+    rows: Tensor  # of the training set
+
 
 Images = Callable[[Tensor], Tensor]  # rows of the pool -> their normalised images
 
@@ -29,26 +39,26 @@ def reselect(
     policy: Policy,
     method: Method,
     net: Network,
-    scenario: Scenario,
+    views: AnyViews,
     key: tuple[int, int],
-    arrived: Tensor | None = None,
+    arrived: Arrived | None = None,
 ) -> dict[str, object]:
     """Choose a new kept buffer from old buffer and candidates, and say how good it is.
 
-    ``key`` is (seed, number of this selection). With ``arrived``, rows of the training set, the selector first chooses
-    the candidates among all of them, in place of the reservoir.
+    ``key`` is (seed, number of this selection). With ``arrived`` the selector first chooses the candidates among all of
+    them, in place of the reservoir.
     """
     assert isinstance(policy.selector, Selector)
     if arrived is not None:
-        choose_candidates(memory, policy, method, net, scenario, arrived, key)
+        choose_candidates(memory, policy, method, net, views, arrived, key)
     rows = memory.filled_rows()
     stored = memory.read(rows)
     draws = selection_views(key, len(rows)).to(rows.device) if policy.pool_view == "weak" else None
 
     def images(part: Tensor) -> Tensor:
         if draws is None:
-            return scenario.views.plain(stored["image"][part])
-        return scenario.views.weak(stored["image"][part], draws[part])
+            return views.plain(stored["image"][part])
+        return views.make("weak", stored["image"][part], draws[part])
 
     batch = Batch((), stored["label"], stored["logits"], stored["weight"], stored["task"])
     pool = make_pool(net, method, batch, images, policy, kept=rows < memory.capacity)
@@ -69,14 +79,14 @@ def statistics_kept(net: Network) -> Iterator[None]:
             kept.copy_(old)
 
 
-def recompute_bn_on_memory(net: Network, memory: Buffer, scenario: Scenario) -> None:
+def recompute_bn_on_memory(net: Network, memory: Buffer, views: AnyViews) -> None:
     """Recompute BatchNorm statistics on plain images of all that memory holds, whatever their weights.
 
     Rows of a task may lie together, so every batch takes rows from all over memory.
     """
     rows = memory.filled_rows()
     batches = (rows[part] for part in _interleaved(len(rows)))
-    recompute_bn(net, (scenario.views.plain(memory.columns["image"][part]) for part in batches))
+    recompute_bn(net, (views.plain(memory.columns["image"][part]) for part in batches))
 
 
 def choose_candidates(
@@ -84,8 +94,8 @@ def choose_candidates(
     policy: Policy,
     method: Method,
     net: Network,
-    scenario: Scenario,
-    arrived: Tensor,
+    views: AnyViews,
+    arrived: Arrived,
     key: tuple[int, int],
 ) -> None:
     """Make the selector's choice among all examples that arrived the candidates, with its weights.
@@ -93,21 +103,21 @@ def choose_candidates(
     Their stored logits are the network's of now, on plain images.
     """
     assert isinstance(policy.selector, Selector)
-    train, device = scenario.train, arrived.device
+    (train, came), device = arrived, arrived.rows.device
 
     def images(part: Tensor) -> Tensor:
-        rows = arrived[part] if train.resident else arrived[part].cpu()
-        return scenario.views.plain(train.pixels_of(rows).to(device))
+        rows = came[part] if train.resident else came[part].cpu()
+        return views.plain(train.pixels_of(rows).to(device))
 
     with _untouched(net.eval()):
-        logits = torch.cat([net(images(part)) for part in torch.arange(len(arrived), device=device).split(AT_ONCE)])
-    labels = train.labels[arrived]
+        logits = torch.cat([net(images(part)) for part in torch.arange(len(came), device=device).split(AT_ONCE)])
+    labels = train.labels[came]
     ones = torch.ones_like(labels, dtype=torch.float32)
     batch = Batch((), labels, logits, ones, memory.updates.expand_as(labels))
     pool = make_pool(net, method, batch, images, policy, kept=torch.zeros_like(labels, dtype=torch.bool))
-    draws = selection_draws((*key, 1), len(arrived)).to(device)
-    coreset = policy.selector(pool, min(policy.pool_size, len(arrived)), draws)
-    chosen = arrived[coreset.rows]
+    draws = selection_draws((*key, 1), len(came)).to(device)
+    coreset = policy.selector(pool, min(policy.pool_size, len(came)), draws)
+    chosen = came[coreset.rows]
     pixels = train.pixels_of(chosen if train.resident else chosen.cpu()).to(device)
     columns = {"image": pixels, "label": labels, "logits": logits, "weight": coreset.weights, "task": batch.tasks}
     memory.set_candidates(

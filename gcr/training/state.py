@@ -34,6 +34,8 @@ class RunState:
     loss_sum: Tensor  # () float64 on the device: over the examples of this epoch
     correct: Tensor  # () int64 on the device: new examples of this epoch classified right
     diverged_at: Tensor  # () int64 on the device: the first step of this epoch whose loss was NaN or inf; -1: none
+    clip: float = 0.0  # the most that the norm of all gradients may be; 0: any
+    class_weights: Tensor | None = None  # [classes], where classes do not count alike
     stage: int = 0
     epoch: int = 0  # of this stage
     epoch_steps: int = 0  # launched in this epoch
@@ -49,6 +51,29 @@ class RunState:
     @classmethod
     def fresh(
         cls,
+        network: Network,
+        optimizer: AnyOptimizer,
+        method: Method,
+        memory: Buffer | None,
+        n_tasks: int,
+        device: torch.device,
+    ) -> RunState:
+        """Before the first step. ``network`` and ``optimizer`` are trained in place."""
+        return cls(
+            net=network,
+            optimizer=optimizer,
+            parameters=trained_parameters(optimizer, network),
+            memory=memory,
+            extras=method.extras(network, n_tasks),
+            step=torch.zeros((), dtype=torch.int64, device=device),
+            loss_sum=torch.zeros((), dtype=torch.float64, device=device),
+            correct=torch.zeros((), dtype=torch.int64, device=device),
+            diverged_at=torch.full((), -1, dtype=torch.int64, device=device),
+        )
+
+    @classmethod
+    def of_scenario(
+        cls,
         scenario: Scenario,
         net: nn.Module,
         optimizer: AnyOptimizer,
@@ -57,7 +82,7 @@ class RunState:
         device: torch.device,
         head: str | None = None,
     ) -> RunState:
-        """``net`` and ``optimizer`` are trained in place; the network moves to ``device``."""
+        """The state before a run over ``scenario``; the network moves to ``device``."""
         example = scenario.views.plain(scenario.train.pixels_of(slice(2)).to(device))
         network = attach(net.to(device), example, scenario.n_classes, head)
         if device.type == "cuda":
@@ -66,17 +91,7 @@ class RunState:
         if policy is not None:
             dtype = scenario.train.pixels.dtype
             memory = policy.make_buffer(scenario.image_shape, scenario.n_classes, device, dtype)
-        return cls(
-            net=network,
-            optimizer=optimizer,
-            parameters=trained_parameters(optimizer, network),
-            memory=memory,
-            extras=method.extras(network, len(scenario.tasks)),
-            step=torch.zeros((), dtype=torch.int64, device=device),
-            loss_sum=torch.zeros((), dtype=torch.float64, device=device),
-            correct=torch.zeros((), dtype=torch.int64, device=device),
-            diverged_at=torch.full((), -1, dtype=torch.int64, device=device),
-        )
+        return cls.fresh(network, optimizer, method, memory, len(scenario.tasks), device)
 
     def begin_epoch(self) -> None:
         for counter in (self.step, self.loss_sum, self.correct):

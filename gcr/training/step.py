@@ -6,15 +6,16 @@ memory takes the batch.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from gcr.augment import Views
-from gcr.memory import SAMPLERS, Buffer, Distinct, Policy, Sampler
+from gcr.augment import AnyViews
+from gcr.memory import SAMPLERS, Buffer, Distinct, Policy, Sampler, offer_balanced
 from gcr.methods import Batch, Method
-from gcr.scenarios import Scenario
 from gcr.training.gss_admission import offer_by_gradients
-from gcr.training.optimizer import apply_gradients
+from gcr.training.optimizer import apply_gradients, clip_gradients
 from gcr.training.randomness import DrawPlan, ReplayDraws, StepDraws
 from gcr.training.settings import Training
 from gcr.training.state import RunState
@@ -37,72 +38,82 @@ def draw_plan(method: Method, policy: Policy | None, training: Training) -> Draw
     return DrawPlan(training.batch, shape, size, tuple(replay.views for replay in method.replays), policy.compared)
 
 
+class Incoming(NamedTuple):
+    """The new examples of a step, on the device."""
+
+    images: Tensor  # [b, ...] as memory keeps them
+    labels: Tensor  # [b]
+    tasks: Tensor | None = None  # [b]; None: the number of selections so far
+
+
 def train_step(
     state: RunState,
-    scenario: Scenario,
+    incoming: Incoming,
+    views: AnyViews,
     method: Method,
     policy: Policy | None,
     draws: StepDraws,
-    images: Tensor | None = None,
     offers: bool = True,
 ) -> None:
-    """Train on one batch and offer it to memory. ``draws`` may ask for replay once memory was offered something.
-
-    ``images`` are the new examples where the data set does not sit on the device.
-    """
-    if images is None:
-        images = scenario.train.pixels[draws.rows]
-    labels, reservoir = scenario.train.labels[draws.rows], draws.reservoir
-    admission = draws.admission
+    """Train on one batch and offer it to memory. ``draws`` may ask for replay once memory was offered something."""
+    (images, labels, tasks), reservoir = incoming, draws.reservoir
+    admission, weights = draws.admission, state.class_weights
     drawn: list[dict[str, Tensor]] = []
     if policy is not None and state.memory is not None and draws.replays:
         relative = policy.kept_weights == "relative"
         drawn = draw_replays(state.memory, sampler_of(method, policy), draws.replays, relative)
+    if weights is not None:
+        drawn = [columns | {"weight": columns["weight"] * weights[columns["label"]]} for columns in drawn]
     wanted = [("weak", images, draws.views)]
     for replayed, columns, asked in zip(method.replays, drawn, draws.replays, strict=False):
         wanted += [(kind, columns["image"], u) for kind, u in zip(replayed.views, asked.views, strict=True)]
-    views = iter(make_views(scenario.views, wanted))
-    new_view = next(views)
+    made = iter(make_views(views, wanted))
+    new_view = next(made)
     replay = tuple(
-        Batch(tuple(next(views) for _ in of.views), *(columns[name] for name in ("label", "logits", "weight", "task")))
+        Batch(tuple(next(made) for _ in of.views), *(columns[name] for name in ("label", "logits", "weight", "task")))
         for of, columns in zip(method.replays, drawn, strict=False)
     )
     net, extras = state.net.train(), state.extras
-    new = _new_batch(new_view, labels)
+    new = _new_batch(new_view, labels, weights)
     rows = method.choose(net, new, replay, extras)
     if rows is not None:
         images, labels, reservoir = images[rows], labels[rows], reservoir[rows]
-        new = _new_batch(new_view[rows], labels)
+        tasks = None if tasks is None else tasks[rows]
+        new = _new_batch(new_view[rows], labels, weights)
         admission = admission and admission.of(rows)
     loss, logits = method.loss(net, new, replay, extras)
     by_loss: list[Tensor | None] = list(torch.autograd.grad(loss, state.parameters, allow_unused=True))
     gradients = method.project(by_loss, state.parameters, net, replay, extras, state.stage)
+    if state.clip:
+        clip_gradients(gradients, state.clip)
     apply_gradients(state.optimizer, state.parameters, gradients)
     method.after_step(net, extras)
     right = logits.argmax(1) == labels
-    arrived, n_right = len(draws.rows), right.sum()
+    arrived, n_right = len(incoming.labels), right.sum()
     state.loss_sum += loss.detach() * arrived
     state.correct += n_right * arrived // len(labels) if rows is not None else n_right  # the chosen speak for all
     first_bad = (state.diverged_at < 0) & ~loss.detach().isfinite()
     state.diverged_at.copy_(torch.where(first_bad, state.step, state.diverged_at))
     state.step += 1
     if offers and policy is not None and state.memory is not None:
-        by_selection = policy.selects and not policy.every  # these need the task of each row, or its stream
-        task = state.memory.updates.expand_as(labels) if by_selection else scenario.task_of_class[labels]
+        task = state.memory.updates.expand_as(labels) if tasks is None else tasks
         offered = {"image": images, "label": labels, "logits": logits, "task": task}
         if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay
             right = right | (state.memory.kept + state.memory.pooled == 0)
         admitted = right if policy.admit == "correct" else None
         if policy.compared:
             whole = policy.compares_whole_gradients
-            offer_by_gradients(net, state.memory, scenario.views, offered, admission, admitted, whole)
+            offer_by_gradients(net, state.memory, views, offered, admission, admitted, whole)
+        elif policy.balanced:
+            offer_balanced(state.memory, offered, reservoir, admitted)
         else:
             state.memory.offer(offered, reservoir, admitted)
 
 
-def _new_batch(view: Tensor, labels: Tensor) -> Batch:
+def _new_batch(view: Tensor, labels: Tensor, class_weights: Tensor | None) -> Batch:
     nothing = torch.empty(0, device=labels.device)
-    return Batch((view,), labels, nothing, torch.ones_like(labels, dtype=torch.float32))
+    ones = torch.ones_like(labels, dtype=torch.float32)
+    return Batch((view,), labels, nothing, ones, class_weights=class_weights)
 
 
 def draw_replays(
@@ -129,7 +140,7 @@ def draw_replays(
     return [dict(zip(columns, parts, strict=True)) for parts in zip(*split, strict=True)]
 
 
-def make_views(views: Views, wanted: list[tuple[str, Tensor, Tensor]]) -> list[Tensor]:
+def make_views(views: AnyViews, wanted: list[tuple[str, Tensor, Tensor]]) -> list[Tensor]:
     """The view of each (kind, images, draws). Those of one kind are made in one pass: few large kernels."""
     made: dict[int, Tensor] = {}
     for kind in dict.fromkeys(kind for kind, _, _ in wanted):

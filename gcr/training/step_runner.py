@@ -7,19 +7,18 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
+from gcr.augment import AnyViews
 from gcr.memory import Policy
 from gcr.methods import Method
 from gcr.models import Network
-from gcr.scenarios import Scenario
 from gcr.select.cuda_graph import capture
 from gcr.settings import BadInput
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer, make_capturable
-from gcr.training.randomness import EpochDraws
+from gcr.training.randomness import EpochDraws, StepDraws
 from gcr.training.state import RunState
-from gcr.training.step import train_step
+from gcr.training.step import Incoming, train_step
 
 MODES = ("auto", "eager", "compiled", "captured")
 
@@ -49,25 +48,26 @@ class StepRunner:
 
     A captured step is captured once per batch size and phase (with or without replay, and the stage where that changes
     shapes): the first such step runs kernel by kernel, which warms up what it uses; the second is captured, then
-    replayed like all after it. Its inputs are the epoch's draws, the slot ``images`` and the tensors of the run's
-    state, none of which ever move.
+    replayed like all after it. Its inputs are the epoch's draws, the new examples and the tensors of the run's state,
+    none of which ever move.
     """
 
     def __init__(
         self,
         state: RunState,
-        scenario: Scenario,
+        incoming: Callable[[StepDraws], Incoming],
+        views: AnyViews,
         method: Method,
         policy: Policy | None,
         draws: EpochDraws,
         precision: str,
         mode: str,
-        images: Tensor | None = None,
         insists: bool = False,
     ) -> None:
-        """``insists``: a step that cannot be captured is an error, not run eagerly."""
-        self.state, self.scenario, self.method, self.policy = state, scenario, method, policy
-        self.draws, self.precision, self.images = draws, precision, images
+        """``incoming`` gives the new examples that go with a step's draws. ``insists``: a step that cannot be captured
+        is an error, not run eagerly."""
+        self.state, self.incoming, self.views, self.method, self.policy = state, incoming, views, method, policy
+        self.draws, self.precision = draws, precision
         self.captures = mode != "eager" and state.step.is_cuda
         self.insists = insists
         self.graphs: dict[tuple[int, bool, bool, int], torch.cuda.CUDAGraph | None] = {}  # None: warmed up
@@ -111,8 +111,7 @@ class StepRunner:
         state = self.state
         with computing(self.precision, state.step.device):
             draws = self.draws.at(state.step, size, replaying)
-            images = None if self.images is None else self.images[:size]
-            train_step(state, self.scenario, self.method, self.policy, draws, images, offers)
+            train_step(state, self.incoming(draws), self.views, self.method, self.policy, draws, offers)
 
 
 def _compile(net: Network) -> None:

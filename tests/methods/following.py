@@ -23,7 +23,7 @@ def follow(state, plain, scenario, method, policy, n_stages):
     def end_stage(stage):
         if policy.selects:
             n_rows = len(state.memory.filled_rows())
-            reselect(state.memory, policy, method, state.net, scenario, (3, stage))
+            reselect(state.memory, policy, method, state.net, scenario.views, (3, stage))
             plain.end_stage(selection_draws((3, stage), n_rows).tolist())
             same_memory()
 

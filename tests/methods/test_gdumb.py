@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_scenario
-from named import Training, fresh_state, train
+from named import Training, fresh_state, one_step, train
 from torch.nn import functional as F
 
 from gcr.memory import Policy
@@ -18,7 +18,7 @@ from gcr.training import Diverged
 from gcr.training.randomness import EpochDraws
 from gcr.training.reselect import reselect
 from gcr.training.schedule import make_schedule
-from gcr.training.step import draw_plan, train_step
+from gcr.training.step import draw_plan
 
 
 def filled_state(method, model, selector):
@@ -30,9 +30,9 @@ def filled_state(method, model, selector):
     for epoch in range(2):
         draws.fill((3, 0, epoch), make_schedule(scenario, method, training, seed=3).stages[0].rows, n_batches=5)
         for step in range(5):
-            train_step(state, scenario, method, policy, draws.at(torch.tensor(step), 8, replaying=epoch + step > 0))
+            one_step(state, scenario, method, policy, draws.at(torch.tensor(step), 8, replaying=epoch + step > 0))
     untouched = [tensor.clone() for tensor in state.net.state_dict().values()]
-    reselect(state.memory, policy, method, state.net, scenario, (3, 0))
+    reselect(state.memory, policy, method, state.net, scenario.views, (3, 0))
     return scenario, state, untouched
 
 

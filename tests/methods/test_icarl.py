@@ -39,7 +39,7 @@ def test_two_tasks_equal_the_algorithms_of_the_paper(model, changed, weighted):
         same_memory(state.memory, plain)
 
     def end_stage(stage):
-        reselect(state.memory, policy, method, state.net, scenario, (3, stage))
+        reselect(state.memory, policy, method, state.net, scenario.views, (3, stage))
         plain.herd()
         if weighted:  # as a selector that weighs would
             weights = [0.5 + i / 4 for i in range(12)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import make_scenario
-from named import Training, fresh_state
+from named import Training, fresh_state, one_step
 from reference.driving import drive, fresh, same_network
 from reference.ocs_algorithm import PlainOcs, cosine
 from reference.plain_parts import same_memory
@@ -14,7 +14,7 @@ from gcr.models import build
 from gcr.select import Ocs as OcsSelector
 from gcr.training.randomness import EpochDraws
 from gcr.training.reselect import reselect
-from gcr.training.step import draw_plan, train_step
+from gcr.training.step import draw_plan
 
 
 @pytest.mark.parametrize(("model", "tau"), [("mlp", 2.0), ("convnet", 1000.0)])
@@ -39,7 +39,7 @@ def test_two_tasks_equal_the_algorithm_of_the_paper(model, tau):
         same_memory(state.memory, plain)
 
     def end_stage(stage):
-        reselect(state.memory, policy, method, state.net, scenario, (3, stage))
+        reselect(state.memory, policy, method, state.net, scenario.views, (3, stage))
         plain.select()
         same_memory(state.memory, plain)
         method.end_stage(state.net, state.memory, scenario.views, state.extras, (3, stage))
@@ -116,6 +116,6 @@ def test_memory_is_offered_the_chosen_only_and_they_speak_for_the_batch():
         state.net.head.bias[0] = 100.0  # says class 0 of everything
     draws = EpochDraws(draw_plan(method, policy, training), most_steps=1, device=torch.device("cpu"))
     draws.fill((0, 0, 0), torch.arange(8), n_batches=1)  # rows of class 0
-    train_step(state, scenario, method, policy, draws.at(torch.tensor(0), 8, replaying=False))
+    one_step(state, scenario, method, policy, draws.at(torch.tensor(0), 8, replaying=False))
     assert int(state.memory.seen) == 5
     assert int(state.correct) == 8

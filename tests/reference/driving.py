@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from named import Training, fresh_state
+from named import Training, fresh_state, one_step
 
 from gcr.training.randomness import EpochDraws
 from gcr.training.schedule import make_schedule
-from gcr.training.step import draw_plan, train_step
+from gcr.training.step import draw_plan
 
 SEED = 3
 STEPS = 5  # of an epoch
@@ -30,7 +30,7 @@ def drive(state, scenario, method, policy, plain_step, check, end_stage=lambda s
                 replay = bool(stage or epoch or step)
                 cut = draws.at(torch.tensor(step), TRAINING.batch, replay)
                 state.loss_sum.zero_()
-                train_step(state, scenario, method, policy, cut)
+                one_step(state, scenario, method, policy, cut)
                 expected = plain_step(cut, replay, stage)
                 assert float(state.loss_sum) / len(cut.rows) == pytest.approx(expected, abs=1e-5, rel=1e-5)
                 check()

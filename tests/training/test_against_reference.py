@@ -28,7 +28,7 @@ def test_three_tasks_of_gcr_equal_the_algorithms_of_the_paper(model, contrast):
     distinct = []
 
     def end_stage(stage):
-        reselect(state.memory, policy, method, state.net, scenario, (3, stage))
+        reselect(state.memory, policy, method, state.net, scenario.views, (3, stage))
         plain.grad_approx()
         same_memory(state.memory, plain)
         distinct.append(len({round(float(w), 3) for w in state.memory.columns["weight"][:12]}))

@@ -1,0 +1,61 @@
+"""A class-balanced reservoir: memory shared equally between classes, whatever their order and numbers.
+
+Every example draws a priority when it comes. Within a class the lowest priorities stay, so that each example of a
+class has the same chance. When memory is full, the largest class gives way. No candidate pool and no boundaries are
+needed. (Chrysakis and Moens 2020 reach the same shares with a draw per replacement.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gcr.memory.buffer import Buffer
+from gcr.settings import Settings
+
+
+@dataclass(frozen=True)
+class BalancedReservoir(Settings):
+    """Every example of a class has the same chance to be kept, and classes have equal shares."""
+
+    name: ClassVar[str] = "balanced-reservoir"
+    summary: ClassVar[str] = "no selection: a random sample of every class, equal shares, batch by batch"
+
+
+def offer_balanced(memory: Buffer, batch: dict[str, Tensor], draws: Tensor, admitted: Tensor | None = None) -> None:
+    """Let memory take what it keeps of a batch; ``draws`` [b] are priorities. Fixed shapes, no host reads.
+
+    Of remembered and new rows those with the lowest (rank in their class, priority) stay.
+    """
+    size, labels = memory.capacity, batch["label"]
+    admitted = torch.ones_like(labels, dtype=torch.bool) if admitted is None else admitted
+    slot = torch.arange(size, device=labels.device)
+    in_use = torch.cat([slot < memory.kept, admitted])
+    priority = torch.cat([memory.columns["score"][:size].double(), draws.double()])
+    rank = ranks_in_class(torch.cat([memory.columns["label"][:size], labels]), priority, in_use)
+    place = torch.where(in_use, rank + priority, torch.inf).argsort(stable=True).argsort()
+    stays = (place < size) & in_use
+    free = stays[:size].argsort(stable=True)  # slots that nothing stays in come first, in order
+    enters = stays[size:]
+    taken = free[(enters.cumsum(0) - 1).clamp_min(0)]
+    memory.put(batch | {"score": draws}, torch.where(enters, taken, size), admitted)
+
+
+def ranks_in_class(labels: Tensor, priority: Tensor, in_use: Tensor) -> Tensor:
+    """The place of each row among those of its class in use, by priority: [n].
+
+    >>> labels, priority = torch.tensor([7, 3, 7, 3]), torch.tensor([0.5, 0.4, 0.1, 0.9])
+    >>> ranks_in_class(labels, priority, torch.ones(4, dtype=torch.bool)).tolist()
+    [1, 0, 0, 1]
+    """
+    labels = torch.where(in_use, labels, -1)
+    order = priority.argsort(stable=True)
+    order = order[labels[order].argsort(stable=True)]
+    sorted_labels = labels[order]
+    first = torch.searchsorted(sorted_labels, sorted_labels)
+    rank = torch.empty_like(labels)
+    rank[order] = torch.arange(len(labels), device=labels.device) - first
+    return rank
