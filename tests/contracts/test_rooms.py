@@ -18,6 +18,8 @@ ORDER = [
     "methods",
     "scenarios",
     "training",
+    "learner",
+    "integrations",
     "experiments",
     "runs",
     "analysis",
