@@ -18,11 +18,14 @@ ORDER = [
     "methods",
     "scenarios",
     "training",
+    "learner",
+    "integrations",
     "experiments",
     "runs",
     "analysis",
     "paper",
     "report",
+    "classifier",
     "cli",
 ]
 FILES = sorted((ROOT / "gcr").rglob("*.py"))
