@@ -33,10 +33,29 @@ class Classifier:
     def classes(self) -> list[str]:
         return [str(name) for name in self.learner.classes]
 
+    def resize(self, replayed: int) -> None:
+        """Let memory hold so many examples to replay. Those that are there stay, as far as they fit."""
+        old = self.learner
+        if old.memory.capacity == replayed:
+            return
+        self.learner = Learner(
+            old.net,
+            replayed,
+            augment=old.augment,
+            classes=old.classes,
+            precision=old.precision,
+            device=old.device,
+            seed=old.seed,
+        )
+        rows, labels = self.learner.take(old.memory.examples, old.memory.labels)
+        assert self.learner.engine is not None
+        self.learner.engine.remember(rows, labels)
+        self.learner.fits = old.fits
+
     @property
     def nbytes(self) -> int:
         """Of all examples that are kept."""
-        return int(self.learner.memory.nbytes) + self.held_out.nbytes + 8 * len(self.held_out)
+        return self.learner.memory.nbytes + self.held_out.nbytes + 8 * len(self.held_out)
 
     def memory_labels(self) -> list[str]:
         return [str(label) for label in self.learner.memory.labels]
@@ -45,7 +64,7 @@ class Classifier:
         """Examples to replay: image, label as a number, weight."""
         held, place = self.learner.memory, {name: number for number, name in enumerate(self.classes)}
         labels = torch.tensor([place[name] for name in self.memory_labels()], dtype=torch.int64)
-        return {"image": held.examples.cpu(), "label": labels, "weight": held.weights.cpu()}
+        return {"image": held.examples, "label": labels, "weight": held.weights}
 
     def write(self) -> int:
         """A new version; returns its number."""
@@ -70,7 +89,7 @@ def new_net(name: str, form: Form, n_classes: int, seed: int) -> torch.nn.Module
     return build(name, (channels, height, width), n_classes, seed)
 
 
-def load(folder: StateFolder, device: str | None = None) -> Classifier:
+def load(folder: StateFolder, device: str = "cpu") -> Classifier:
     about, tensors = folder.read()
     if "classifier" not in about:
         raise BadInput(
@@ -84,6 +103,7 @@ def load(folder: StateFolder, device: str | None = None) -> Classifier:
         {name: tensor for name, tensor in tensors.items() if not name.startswith(HELD_OUT)},
         new_net(of["net"], form, len(labels), seed=0),
         device=device,
+        precision="auto",
     )
     names = [str(name) for name in learner.classes]
     return Classifier(

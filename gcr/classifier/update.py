@@ -36,7 +36,6 @@ from gcr.report.cells import bytes_text
 from gcr.settings import BadInput, Settings, setting
 
 MEMORY, LEAST_MEMORY = 500, 20  # examples
-BYTES_OF_ROW = 20  # label, weight and task
 FEW = 5  # examples of a class to replay: fewer hardly keep it
 NAMED = 5  # classes in a message
 
@@ -107,12 +106,13 @@ def update(
     folder: StateFolder,
     new: New,
     settings: UpdateSettings,
-    device: str | None = None,
+    device: str = "cpu",
     say: Callable[[str], None] = print,
     progress: Progress = lambda what, done, total: None,
 ) -> Outcome:
     """Call it with ``folder.lock()`` held."""
     began = time.monotonic()
+    folder.check_writable()
     classifier = saved.load(folder, device) if folder.versions() else None
     settings = settings.of(classifier)
     old = classifier.classes if classifier else []
@@ -128,13 +128,14 @@ def update(
     for note in (*read.notes, *_remarks(batch, old, added, settings)):
         say(note)
     if classifier is None:
-        classifier = _new_classifier(folder, form, net_name, settings, device)
+        classifier = _new_classifier(folder, form, net_name, len(added), settings, device)
     else:
-        _resize(classifier, settings)
+        classifier.memory = settings.memory
+        classifier.resize(settings.n_replayed)
     say(_plan(classifier, batch, added, settings))
     held_out, truth = _all_held_out(classifier, batch)
     before = _predicted(classifier.learner, held_out) if old else None
-    _fit(classifier.learner, batch, settings, progress)
+    classifier.learner.fit(*batch.train(), epochs=settings.epochs)
     accuracies = compare(truth, before, _predicted(classifier.learner, held_out), old, added)
     verdict = judge(accuracies, settings.limit)
     if verdict.refused:
@@ -191,30 +192,19 @@ def _remarks(batch: _Batch, old: Sequence[str], added: Sequence[str], settings: 
 
 
 def _new_classifier(
-    folder: StateFolder, form: Form, net_name: str, settings: UpdateSettings, device: str | None
+    folder: StateFolder, form: Form, net_name: str, n_classes: int, settings: UpdateSettings, device: str
 ) -> Classifier:
-    net = saved.new_net(net_name, form, 2, settings.seed)
-    learner = Learner(net, settings.n_replayed, augment=_augment(form), device=device, seed=settings.seed)
+    net = saved.new_net(net_name, form, n_classes, settings.seed)
+    learner = Learner(net, settings.n_replayed, device=device, seed=settings.seed)
     empty = torch.empty(0, *form.shape, dtype=torch.uint8 if form.kind == "pictures" else torch.float32)
     return Classifier(folder, form, net_name, learner, settings.memory, empty, [], [])
 
 
-def _augment(form: Form) -> Any:
-    return "auto" if form.kind == "pictures" else None
-
-
-def _resize(classifier: Classifier, settings: UpdateSettings) -> None:
-    """A larger or smaller memory, where one is asked for."""
-    if classifier.learner.memory.capacity != settings.n_replayed:
-        raise NotImplementedError
-    classifier.memory = settings.memory
-
-
 def _plan(classifier: Classifier, batch: _Batch, added: Sequence[str], settings: UpdateSettings) -> str:
     """What will be trained and kept, in bytes, before it is."""
-    n_classes = len(classifier.classes) + len(added)
-    example = batch.examples[0].nbytes
-    nbytes = settings.memory * example + settings.n_replayed * (BYTES_OF_ROW + 4 * n_classes)
+    nbytes = classifier.learner.memory_bytes(batch.examples[:2]) + settings.n_held_out * batch.examples[0].nbytes
+    if classifier.history:
+        nbytes += 4 * len(added) * settings.n_replayed  # logits of the new classes
     return (
         f"training {classifier.net_name} on {len(batch.parts.train)} examples ({classifier.form.in_words}) for "
         f"{settings.epochs} epochs; memory: at most {settings.n_replayed} to replay and {settings.n_held_out} held "
@@ -229,11 +219,6 @@ def _all_held_out(classifier: Classifier, batch: _Batch) -> tuple[Tensor, list[s
 
 def _predicted(learner: Learner, examples: Tensor) -> list[str]:
     return [str(label) for label in learner.predict(examples)] if len(examples) else []
-
-
-def _fit(learner: Learner, batch: _Batch, settings: UpdateSettings, progress: Progress) -> None:
-    examples, labels = batch.train()
-    learner.fit(examples, labels, epochs=settings.epochs, progress=progress)
 
 
 def _remedies(classes: Sequence[ClassAccuracy], settings: UpdateSettings) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,6 @@ from gcr.cli.options import DeviceOption
 from gcr.settings import BadInput
 
 if TYPE_CHECKING:
-    from gcr.classifier.examples import Progress as Report
     from gcr.classifier.held_out import ClassAccuracy
     from gcr.classifier.update import Outcome
     from gcr.learner.state_folder import StateFolder
@@ -101,7 +100,7 @@ def update(
         raise BadInput("NEW is missing: a folder with a folder per class, or a CSV or parquet file")
     settings = UpdateSettings(memory, epochs, limit, holdout, seed)
     given = New(new, label, path_column, net, size, skip_bad)
-    with _locked(folder, wait), _bar() as progress:
+    with _locked(folder, wait), closing(Bars()) as progress:
         outcome = run_update(folder, given, settings, _device(device), _say, progress)
     return _print_outcome(state, outcome, limit)
 
@@ -126,7 +125,7 @@ def predict(
     from gcr.classifier.predict import write_predictions
     from gcr.learner.state_folder import StateFolder
 
-    with _bar() as progress:
+    with closing(Bars()) as progress:
         text = run_predict(
             saved.load(StateFolder(state), _device(device)), files, path_column, skip_bad, _say, progress
         )
@@ -180,8 +179,10 @@ def _locked(folder: StateFolder, wait: bool) -> Iterator[None]:
         raise BadInput(f"{error}, or give --wait") from None
 
 
-def _device(name: str) -> str | None:
-    return None if name == "auto" else name
+def _device(name: str) -> str:
+    from gcr.runs.local import pick_device
+
+    return str(pick_device(name))
 
 
 def _print_outcome(state: Path, outcome: Outcome, limit: float) -> int:
@@ -222,16 +223,23 @@ def _say(line: str) -> None:
     err.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-@contextmanager
-def _bar() -> Iterator[Report]:
-    """A bar on a terminal, nothing elsewhere."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
-        tasks: dict[str, Any] = {}
+class Bars:
+    """A bar on a terminal for each thing that takes long, gone when it is done; nothing elsewhere."""
 
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total or None)
-            bar.update(tasks[what], completed=done, total=total or None)
+    def __init__(self) -> None:
+        self.bar: Progress | None = None
 
-        yield report
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self.bar is None:
+            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+            self.bar = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
+            self.bar.add_task(what, total=total)
+            self.bar.start()
+        self.bar.update(self.bar.task_ids[0], completed=done, total=total)
+        if done >= total:
+            self.close()
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
