@@ -16,6 +16,7 @@ from torch import Tensor
 from gcr.augment import AnyViews
 from gcr.learner.head import grow_head, grown_extras
 from gcr.memory import Policy
+from gcr.memory.randomness import generator
 from gcr.methods import Method
 from gcr.models import Network
 from gcr.settings import BadInput
@@ -26,7 +27,7 @@ from gcr.training.randomness import EpochDraws, StepDraws
 from gcr.training.reselect import recompute_bn_on_memory, reselect
 from gcr.training.settings import Training
 from gcr.training.state import RunState
-from gcr.training.step import Incoming, draw_plan
+from gcr.training.step import Incoming, draw_plan, offer
 from gcr.training.step_runner import StepRunner, pick_mode
 
 AHEAD = 64  # steps whose draws are made at once
@@ -81,6 +82,21 @@ class Engine:
             self.runner(n, offers)
         if offers:
             self._select_if_due(n)
+
+    @torch.no_grad()
+    def remember(self, rows: Tensor, labels: Tensor) -> None:
+        """Offer a batch to memory without training on it, with the network's logits of now."""
+        state, policy = self.state, self.policy
+        if policy is None or state.memory is None:
+            return
+        draws = generator((self.seed, int(state.memory.adds)), "remember").random(len(labels))
+        state.memory.adds += 1
+        with computing(self.precision, self.device):
+            logits = state.net.eval()(self.views.plain(rows))
+        reservoir = torch.from_numpy(draws).to(self.device)
+        offer(state.memory, policy, state.net, self.views, Incoming(rows, labels), logits, reservoir)
+        state.offered = True
+        self._select_if_due(len(labels))
 
     @torch.no_grad()
     def refresh_logits(self) -> None:
