@@ -3,8 +3,8 @@
 One's own project: ``gcr.Learner``. Experiments: ``gcr.from_arrays``, ``gcr.train``, ``gcr.GCR``, ``gcr.Sgd``,
 ``gcr.Training``. One's own loop: ``gcr.Buffer``. Selection alone: ``gcr.select_coreset``, ``gcr.LastLayerGradients``,
 ``gcr.collect``, ``gcr.explain``. A finished run: ``gcr.load_run``. Any network that is to predict:
-``gcr.recompute_bn``. Other frameworks: ``gcr.sklearn``, ``gcr.avalanche``, ``gcr.lightning``. Each is imported when it is
-first used, so that importing the package costs nothing.
+``gcr.recompute_bn``. Other frameworks: ``gcr.sklearn``, ``gcr.avalanche``, ``gcr.lightning``. Each is imported when
+it is first used, so that importing the package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any

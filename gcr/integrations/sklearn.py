@@ -4,7 +4,7 @@
 >>> x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
 >>> x[20:40] += 6
 >>> x[40:] -= 6
->>> classifier = ReplayClassifier(memory=20, random_state=0)
+>>> classifier = ReplayClassifier(memory=20, learning_rate=0.01, random_state=0)
 >>> classifier = classifier.partial_fit(x[:40], ["b"] * 20 + ["c"] * 20)
 >>> classifier = classifier.partial_fit(x[40:], ["a"] * 20)  # a new class; the old examples are not needed
 >>> classifier.classes_.tolist(), classifier.predict(x[[0, 20, 40]]).tolist()
@@ -54,6 +54,9 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Fitted: ``classes_`` (sorted), ``n_features_in_``, and ``learner_``, the ``gcr.Learner``.
     """
 
+    learner_: Learner
+    classes_: np.ndarray
+
     def __init__(
         self,
         memory: int | Policy = 500,
@@ -83,63 +86,57 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from nothing: what was learned before is dropped."""
-        vars(self).pop(FITTED, None)
+        if hasattr(self, FITTED):
+            del self.learner_
         return self.partial_fit(X, y)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn what has come, and keep what was learned. ``classes`` are more labels that have a column."""
         first = not hasattr(self, FITTED)
-        X, y = self._checked(X, y, first)
         epochs, batch = as_count("epochs", self.epochs, 1), as_count("batch_size", self.batch_size, 1)
-        found = np.unique(y if classes is None else np.concatenate([np.asarray(classes), y]))
+        X, y = validate_data(self, X, y, reset=first, **self._rules())
+        check_classification_targets(y)
+        found = np.unique(y) if classes is None else np.union1d(classes, y)
         if first:
-            learner = self._new_learner(X.shape[1:], found)
+            learner = self._new_learner(X.shape[1:], len(found))
         else:
-            learner = self.learner_
-            found = np.union1d(self.classes_, found)
-            learner.learn_labels(found, len(found))
-        learner.fit(X, y, epochs=epochs, batch=batch, progress=False)
+            learner, found = self.learner_, np.union1d(self.classes_, _as_type(found, self.classes_))
+            learner.labels.unknown(_as_type(y, self.classes_), len(X))  # raises if they are of another type
+        learner.learn_labels(found, len(found))
+        learner.fit(X, _as_type(y, found), epochs=epochs, batch=batch, progress=False)
         self.learner_, self.classes_ = learner, found
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """[n] labels."""
-        chosen: np.ndarray = self.classes_[self.predict_proba(X).argmax(1)] if self._is_fitted() else np.empty(0)
+        columns = self.predict_proba(X).argmax(1)
+        chosen: np.ndarray = self.classes_[columns]
         return chosen
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """[n, classes], in the order of ``classes_``."""
-        self._is_fitted()
-        X, _ = self._checked(X, None, False)
-        return self.learner_.predict_proba(X, labels=self.classes_)
-
-    def _is_fitted(self) -> bool:
         check_is_fitted(self, FITTED)
-        return True
+        X = validate_data(self, X, reset=False, **self._rules())
+        return self.learner_.predict_proba(X, labels=self.classes_.tolist())
 
-    def _checked(self, X: Any, y: Any, first: bool) -> tuple[np.ndarray, Any]:
-        rules = {"dtype": np.float32} if self.net is None else {"dtype": "numeric", "allow_nd": True}
-        if y is None:
-            return validate_data(self, X, reset=False, **rules), None
-        X, y = validate_data(self, X, y, reset=first, **rules)
-        check_classification_targets(y)
-        return X, y
+    def _rules(self) -> dict[str, Any]:
+        """What rows may be."""
+        return {"dtype": np.float32} if self.net is None else {"dtype": "numeric", "allow_nd": True}
 
-    def _new_learner(self, shape: tuple[int, ...], classes: np.ndarray) -> Learner:
+    def _new_learner(self, shape: tuple[int, ...], n_classes: int) -> Learner:
         rate = self.learning_rate
         if isinstance(rate, bool) or not isinstance(rate, int | float | np.number) or not rate > 0:
             raise BadInput(f"learning_rate must be a number > 0, got {rate!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            net = self._make_net(shape, len(classes))
+            net = self._make_net(shape, n_classes)
         return Learner(
             net.to(self.device) if self.device is not None else net,
             self.memory,
             method=self.method,
             optimizer=partial(torch.optim.AdamW, lr=float(rate)),
             augment=self.augment,
-            classes=classes.tolist(),
             class_weight=self.class_weight,
             seed=seed,
         )
@@ -152,12 +149,11 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if not isinstance(net, nn.Module):
                 raise BadInput(f"net must return a torch.nn.Module, got {type(net).__name__}")
             return net
-        hidden = self.hidden_layer_sizes
-        sizes = [as_count("hidden_layer_sizes", size, 1) for size in np.ravel(hidden)]
+        sizes = [*shape, *(as_count("hidden_layer_sizes", size, 1) for size in np.ravel(self.hidden_layer_sizes))]
         layers: list[nn.Module] = []
-        for inputs, outputs in pairwise([*shape, *sizes]):
+        for inputs, outputs in pairwise(sizes):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear([*shape, *sizes][-1], n_classes))
+        return nn.Sequential(*layers, nn.Linear(sizes[-1], n_classes))
 
     # Pickled by value, whatever device and streams the learner has.
 
@@ -174,7 +170,7 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         super().__setstate__(state)
         if saved:
             about, tensors, net = saved
-            given = {"augment": self.augment, "device": self.device}
+            given: dict[str, Any] = {"augment": self.augment, "device": self.device}
             if self.method is not None:
                 given["method"] = self.method
             self.learner_ = Learner.from_state(about, tensors, net, **given)
@@ -182,5 +178,12 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = self.net is not None
-        tags.non_deterministic = False
         return tags
+
+
+def _as_type(labels: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Numbers as the type of those before them, where they stay the same numbers; other labels as they are."""
+    if labels.dtype.kind in "biuf" and like.dtype.kind in "biuf":
+        cast = labels.astype(like.dtype)
+        return cast if (cast == labels).all() else labels
+    return labels
