@@ -20,6 +20,8 @@ from gcr.settings import BadInput
 if TYPE_CHECKING:
     from gcr.learner.learner import Learner
 
+LEAST_EPOCHS, LEAST_STEPS = 10, 300  # where the number of epochs is not given
+
 Schedule = Callable[[Optimizer, int], Any]  # (optimizer, steps of this fit) -> a learning-rate scheduler
 Show = Callable[[int, int, str], None]  # steps done, of all, and words
 
@@ -40,7 +42,7 @@ def fit(
     learner: Learner,
     x: Any,
     y: Any,
-    epochs: int,
+    epochs: int | None,
     batch: int,
     validation: Any,
     patience: int | None,
@@ -50,11 +52,13 @@ def fit(
     image: Any,
     label: str | None,
 ) -> None:
-    epochs, batch = as_count("epochs", epochs, 1), as_count("batch", batch, 1)
+    batch = as_count("batch", batch, 1)
+    wanted = None if epochs is None else as_count("epochs", epochs, 1)
     if patience is not None and validation is None:
         raise BadInput("patience needs validation=(x, y), or a function of the learner that gives a number")
     patience = None if patience is None else as_count("patience", patience, 1)
     source = make_source(learner, x, y, batch, image, label)
+    epochs = wanted or max(LEAST_EPOCHS, -(-LEAST_STEPS // (source.steps or LEAST_STEPS)))
     engine: Engine | None = learner.engine
     scheduler = None
     best = Best(patience)

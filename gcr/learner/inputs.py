@@ -96,7 +96,7 @@ class Layout:
             return rows
         cut = rows.split([part.nbytes for part in self.parts], 1)
         tensors = {
-            part.name: raw.contiguous().view(dtype_of(part.dtype)).reshape(len(rows), *part.shape)
+            part.name: raw.contiguous().flatten().view(dtype_of(part.dtype)).reshape(len(rows), *part.shape)
             for part, raw in zip(self.parts, cut, strict=True)
         }
         return tensors if self.kind == "dict" else tuple(tensors.values())

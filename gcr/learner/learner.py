@@ -97,7 +97,7 @@ class Learner:
         x: Any,
         y: Any = None,
         *,
-        epochs: int = 10,
+        epochs: int | None = None,
         batch: int = 32,
         validation: Any = None,
         patience: int | None = None,
@@ -107,7 +107,8 @@ class Learner:
         image: Any = None,
         label: str | None = None,
     ) -> Self:
-        """Learn one task, or whatever came today, and end the task.
+        """Learn one task, or whatever came today, and end the task. If not given, ``epochs`` are 10, or as many as give
+        300 steps.
 
         ``x`` and ``y`` are tensors, arrays or lists; ``x`` alone may be a Dataset, a DataLoader or a Hugging Face
         dataset with its columns named by ``image`` and ``label``. Memory takes examples in the first epoch and

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from gcr.memory.randomness import generator
 from gcr.settings import BadInput
@@ -57,7 +58,10 @@ class Loader:
 
     def __init__(self, learner: Learner, batches: Any, image: Any, label: str | None) -> None:
         self.learner, self.batches, self.image, self.label = learner, batches, image, label
-        self.steps = len(batches) if hasattr(batches, "__len__") else None
+        try:
+            self.steps: int | None = len(batches)
+        except TypeError:  # what is iterated over may have no length
+            self.steps = None
 
     def epoch(self, number: int) -> Batches:
         empty = True
@@ -99,7 +103,7 @@ def make_source(learner: Learner, x: Any, y: Any, batch: int, image: Any, label:
         from gcr.learner.hugging_face import columns
 
         x, y = columns(x, image, label)
-    elif y is None and isinstance(x, tuple) and len(x) == 2 and not isinstance(x, Dataset):
+    elif y is None and isinstance(x, tuple) and len(x) == 2:
         x, y = x
     if y is not None:
         rows, labels = learner.take_all(x, y)
@@ -108,13 +112,21 @@ def make_source(learner: Learner, x: Any, y: Any, batch: int, image: Any, label:
         loader = DataLoader(x, batch) if isinstance(x, IterableDataset) else x
         return _cached(learner, Loader(learner, loader, image, label), batch)
     items: Any = x
-    if isinstance(x, Dataset) or (hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, Tensor)):
-        if not len(items):
-            raise BadInput("x must have at least one example, got an empty dataset")
+    by_number = hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, Tensor)
+    if by_number and not len(items):
+        raise BadInput("x must have at least one example, got an empty dataset")
+    if by_number and not _is_batch(items[0]):
         return _cached(learner, Items(learner, x, batch, image, label), batch)
     if hasattr(x, "__iter__") and not isinstance(x, Tensor):
         return _cached(learner, Loader(learner, x, image, label), batch)
     raise BadInput("y must be given with x; x alone must be a Dataset, a DataLoader or a Hugging Face dataset")
+
+
+def _is_batch(first: Any) -> bool:
+    """Whether what a list holds are batches, whose labels are several, and not examples."""
+    labels = first[1] if isinstance(first, list | tuple) and len(first) == 2 else None
+    several = isinstance(labels, Tensor | np.ndarray) and labels.ndim > 0
+    return several or isinstance(labels, list)
 
 
 def _cached(learner: Learner, source: Source, batch: int) -> Source:
