@@ -143,8 +143,10 @@ class Learner:
         self._engine("end_task").end_task()
 
     def learn_one(self, x: Any, y: Hashable) -> Self:
-        """One step on one example: a tensor, or a dict of numbers."""
-        self.observe(as_one(x), [y])
+        """One step on one example: a tensor, or a dict of numbers with the same keys each time."""
+        self.observe(self._one(x), [y])
+        assert self.layout is not None
+        self.layout = self.layout.named(x)
         return self
 
     # Predicting.
@@ -178,13 +180,13 @@ class Learner:
 
     def predict_one(self, x: Any) -> Hashable:
         """The label of one example; None before anything was learned."""
-        return None if self.engine is None else self.classes[int(self.logits(as_one(x)).argmax(1))]
+        return None if self.engine is None else self.classes[int(self.logits(self._one(x)).argmax(1))]
 
     def predict_proba_one(self, x: Any) -> dict[Hashable, float]:
         """The probability of each label; empty before anything was learned."""
         if self.engine is None:
             return {}
-        return dict(zip(self.classes, self.predict_proba(as_one(x))[0].tolist(), strict=True))
+        return dict(zip(self.classes, self.predict_proba(self._one(x))[0].tolist(), strict=True))
 
     # What it knows.
 
@@ -340,6 +342,13 @@ class Learner:
         rows = layout.rows(x)[:2]
         rows = rows if len(rows) == 2 else rows.repeat(2, *(1,) * (rows.dim() - 1))
         return make_views(layout, self.augment).plain(rows.to(self.device))
+
+    def _one(self, x: Any) -> Any:
+        """A batch of one. The first dict of numbers decides on their order."""
+        if self.layout is None:
+            return as_one(x)
+        self.layout = self.layout.named(x)
+        return as_one(x, self.layout.names)
 
     def _features(self, rows: Tensor) -> Tensor:
         """What the engine trains on: rows as they are, or their features where the rest of the network is frozen."""

@@ -45,7 +45,7 @@ def state(learner: Learner) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "method": to_mapping(learner.method, named=True) | {"own": type(learner.method) not in METHODS},
         "memory": None if learner.policy is None else learner.policy.to_json(),
         "optimizer": _optimizer_about(engine.state.optimizer),
-        "layout": asdict(learner.layout),
+        "layout": asdict(learner.layout) | {"names": [to_json(name) for name in learner.layout.names]},
         "augment": _augment_about(learner.augment),
         "frozen": learner.frozen,
         "class_weights": learner.class_weights.to_json(),
