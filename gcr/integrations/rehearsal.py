@@ -17,6 +17,7 @@ draws and selection are those of ``gcr.train``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -79,7 +80,7 @@ class Rehearsal:
         if memory is None or not self.steps:
             return logits.new_zeros(())
         self._widen(memory, logits)
-        policy, draws = self._policy(len(y)), self._draws(len(y))
+        policy, draws = self._policy(len(y)), self._draws(len(y), x.device)
         asked = _replay_draws(self._plan(len(y)), draws)
         drawn = draw_replays(memory, sampler_of(self.method, policy), asked, policy.kept_weights == "relative")
         wanted = [
@@ -116,7 +117,7 @@ class Rehearsal:
         reservoir = torch.from_numpy(generator((self.seed, self.steps), "reservoir").random(len(y))).to(x.device)
         admission = None
         if policy.compared and self.steps:
-            draws = self._draws(len(y))
+            draws = self._draws(len(y), x.device)
             admission = AdmissionDraws(draws["compared"], draws["slots"])
         network = self._attached(net, x, logits)
         with modes_kept(net):
@@ -169,22 +170,20 @@ class Rehearsal:
     def _policy(self, batch: int | None = None) -> Policy:
         """A number of examples becomes a policy whose replay minibatches are as large as the first batch."""
         if self.policy is None and batch is not None:
-            self.policy = Policy(buffer=self.capacity, selector=GradApprox(), replay_batch=batch)
-        return self.policy or Policy(buffer=self.capacity, selector=GradApprox())
+            self.policy = coreset_policy(self.capacity, batch)
+        return self.policy or coreset_policy(self.capacity)
 
     def _plan(self, batch: int) -> DrawPlan:
         return draw_plan(self.method, self._policy(batch), Training(batch=batch))
 
-    def _draws(self, batch: int) -> dict[str, Tensor]:
+    def _draws(self, batch: int, device: torch.device) -> dict[str, Tensor]:
         """The uniforms of this step, a function of (seed, step)."""
-        memory = self.memory
-        device = torch.device("cpu") if memory is None else memory.device
-        return {
-            field: torch.from_numpy(generator((self.seed, self.steps), field).random(shape, dtype=np.float32)).to(
-                device
-            )
-            for field, shape in self._plan(batch).replay_fields()
-        }
+        plan = self._plan(batch)
+        fields = dict(plan.replay_fields())
+        sizes = [math.prod(shape) for shape in fields.values()]
+        drawn = generator((self.seed, self.steps), "replay").random(sum(sizes), dtype=np.float32)
+        parts = torch.from_numpy(drawn).to(device).split(sizes)
+        return {field: part.reshape(shape) for (field, shape), part in zip(fields.items(), parts, strict=True)}
 
     def _memory_on(self, device: torch.device) -> Buffer | None:
         memory = self.memory
@@ -209,6 +208,13 @@ class Rehearsal:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"network": None}  # the frameworks copy and save the network themselves
+
+
+def coreset_policy(capacity: int, replay_batch: int = 32) -> Policy:
+    """Memory by gradient coresets, with the settings of ``gcr.GCR``, which are those of the paper's released code."""
+    selector = GradApprox(shares="task", negative="dropped", atoms="weighted")
+    reference = {"sampling": "split", "admit": "correct", "pool_view": "weak", "pool_mode": "class"}
+    return Policy(buffer=capacity, selector=selector, replay_batch=replay_batch, **reference)
 
 
 class AsGiven:

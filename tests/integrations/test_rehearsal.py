@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gcr.integrations.rehearsal import Rehearsal
+from gcr.experiments.variants import GCR
+from gcr.integrations.rehearsal import Rehearsal, coreset_policy
 from gcr.memory import BalancedReservoir, GssGreedy, Policy
 from gcr.methods import AGem, Batch, Der, DerPlusPlus, Er, ErAce, Finetune, Gcr, Gdumb, Mir
 from gcr.models import attach
@@ -73,6 +74,10 @@ def test_nothing_is_replayed_before_something_is_remembered():
     assert rehearsal.terms(net, x, y, logits).item() == 0
     rehearsal.remember(net, x, y, logits)
     assert rehearsal.terms(net, x, y, logits).item() > 0
+
+
+def test_a_number_of_examples_is_gcrs_own_policy():
+    assert coreset_policy(500) == GCR(500).memory
 
 
 def test_replay_minibatches_are_as_large_as_the_first_batch():
