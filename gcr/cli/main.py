@@ -37,6 +37,7 @@ from gcr.cli.options import (
 from gcr.cli.parse import read_buffers, read_pack, read_seeds, read_settings, read_variants, read_words
 from gcr.cli.reproduce import reproduce, sweep
 from gcr.cli.results import results_app
+from gcr.cli.update import COMMANDS
 from gcr.settings import BadInput, unknown
 
 app = typer.Typer(
@@ -377,8 +378,8 @@ def report(
     out.print(f"report: {written}", highlight=False, soft_wrap=True)
 
 
-app.command()(reproduce)
-app.command()(sweep)
+for command in (reproduce, sweep, *COMMANDS):
+    app.command()(command)
 for listed in LISTS:
     app.command(listed)(LISTS[listed])
 app.add_typer(data_app)

@@ -60,8 +60,8 @@ class StateFolder:
     def write(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
         """Add a version and return its number. Where that fails, the versions before it are untouched."""
         with nullcontext() if self._locked else self.lock():
+            self.check_writable()
             there = self.versions()
-            self._refuse_other_folder(there)
             number = there[0] + 1 if there else 1
             part = self.path / f".version-{number:04d}.{os.getpid()}.part"
             try:
@@ -78,6 +78,15 @@ class StateFolder:
                 with suppress(OSError):  # the new version is there; the next write tries again
                     self._drop(old)
             return number
+
+    def check_writable(self) -> None:
+        """Refuse a folder that is used for something else."""
+        if self.versions() or not self.path.exists():
+            return
+        if foreign := sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")):
+            raise BadInput(
+                f'{self.path} must be a new folder or a state, got a folder with "{foreign[0]}"; choose another name'
+            )
 
     def read(self, version: int | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What ``write`` was given, of the newest version or of one by its number."""
@@ -179,12 +188,6 @@ class StateFolder:
         except OSError as error:
             raise self._unwritable(error) from None
         return True
-
-    def _refuse_other_folder(self, there: list[int]) -> None:
-        if not there and (foreign := sorted(e.name for e in self.path.iterdir() if not e.name.startswith("."))):
-            raise BadInput(
-                f'{self.path} must be a new folder or a state, got a folder with "{foreign[0]}"; choose another name'
-            )
 
     def _unwritable(self, error: OSError) -> BadInput:
         return BadInput(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -128,6 +128,11 @@ def _contents(path: Path, changed: int, class_names: tuple[str, ...], n_bytes: i
     memory = RunFolder(path).memory()
     if memory is None:
         raise BadInput(f"{path} has lost its memory.safetensors")
+    return contents_of(memory, class_names, n_bytes)
+
+
+def contents_of(memory: Mapping[str, Tensor], class_names: Sequence[str], n_bytes: int) -> Contents:
+    """Of the columns image, label and weight, in at most ``n_bytes`` of the page."""
     labels, weights = memory["label"].tolist(), memory["weight"].tolist()
     order = sorted(range(len(labels)), key=lambda row: -weights[row])
     seen: dict[int, int] = {}

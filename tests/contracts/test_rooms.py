@@ -25,6 +25,7 @@ ORDER = [
     "analysis",
     "paper",
     "report",
+    "classifier",
     "cli",
 ]
 FILES = sorted((ROOT / "gcr").rglob("*.py"))

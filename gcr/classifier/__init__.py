@@ -1,0 +1,1 @@
+"""A classifier for people who write no code: ``gcr update``, ``gcr predict``, ``gcr inspect``."""

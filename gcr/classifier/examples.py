@@ -1,0 +1,188 @@
+"""From files to tensors: pictures as uint8 squares, features as standardised floats.
+
+The first update fixes the form (size and channels, or columns and their scale). Later ones follow it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcr.classifier.sources import FeatureRows, PictureFiles, Source
+from gcr.data.pictures import BadPicture, Tally, decode
+from gcr.data.source import Pixels, times
+from gcr.settings import BadInput
+
+Progress = Callable[[str, int, int], None]  # what, how much is done, of how much
+LARGEST_BY_DEFAULT = 64  # pixels
+LARGEST_FOR_CONVNET = 32
+NETS = ("convnet", "resnet18", "mlp")
+BLOCK = 256  # pictures between two reports of progress
+GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How examples reach the network."""
+
+    kind: str  # pictures or features
+    shape: tuple[int, ...]  # [c, s, s] or [columns]
+    names: tuple[str, ...] = ()  # of feature columns
+    mean: tuple[float, ...] = ()  # of each column in the first update
+    std: tuple[float, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Form:
+        plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        return cls(**plain)
+
+    @property
+    def known_columns(self) -> tuple[str, ...] | None:
+        return self.names if self.kind == "features" else None
+
+    @property
+    def in_words(self) -> str:
+        return f"pictures of {times(self.shape)}" if self.kind == "pictures" else f"{self.shape[0]} features"
+
+    def default_net(self) -> str:
+        if self.kind == "features":
+            return "mlp"
+        return "convnet" if self.shape[-1] <= LARGEST_FOR_CONVNET else "resnet18"
+
+    def check_net(self, net: str) -> None:
+        if net not in NETS:
+            raise BadInput(f'net must be one of {", ".join(NETS)}, got "{net}"')
+        if self.kind == "features" and net != "mlp":
+            raise BadInput(f'net must be mlp for features, got "{net}"; {net} takes pictures')
+
+
+class Read(NamedTuple):
+    """Examples that could be read."""
+
+    examples: Tensor  # [n, *shape], uint8 pictures or float32 features
+    rows: list[int]  # of the source
+    notes: tuple[str, ...]
+
+
+def first_form(source: Source, size: int | None, progress: Progress) -> Form:
+    """Of a new classifier. Pictures become squares of ``size``, or of their usual shorter side, at most 64."""
+    if isinstance(source, FeatureRows):
+        if size is not None:
+            raise BadInput("size is for pictures, got features; leave --size out")
+        std = source.values.astype(np.float64).std(axis=0)
+        mean = source.values.astype(np.float64).mean(axis=0)
+        return Form(
+            "features",
+            (len(source.names),),
+            tuple(source.names),
+            tuple(mean.tolist()),
+            tuple(np.where(std > 1e-6 * np.maximum(np.abs(mean), 1e-30), std, 1.0).tolist()),
+        )
+    heads = [head for head in _mapped(_head, source.files, "looking at pictures", progress) if head is not None]
+    if not heads:
+        size = size or LARGEST_BY_DEFAULT  # none can be read: reading says so, with names
+    side = size or min(LARGEST_BY_DEFAULT, round(median(min(head.width, head.height) for head in heads)))
+    channels = 1 if all(head.grey for head in heads) else 3
+    return Form("pictures", (channels, side, side))
+
+
+def read_examples(source: Source, form: Form, skip_bad: bool, progress: Progress) -> Read:
+    """As the form wants them. A picture that cannot be read is left out with ``skip_bad``, else an error."""
+    if isinstance(source, FeatureRows) != (form.kind == "features"):
+        got = "features" if isinstance(source, FeatureRows) else "pictures"
+        raise BadInput(f"examples must be {form.kind}, as in the first update of this classifier, got {got}")
+    if isinstance(source, FeatureRows):
+        mean, std = (np.asarray(values, dtype=np.float32) for values in (form.mean, form.std))
+        return Read(torch.from_numpy((source.values - mean) / std), list(range(len(source.values))), source.notes)
+    return _read_pictures(source, form, skip_bad, progress)
+
+
+def _read_pictures(source: PictureFiles, form: Form, skip_bad: bool, progress: Progress) -> Read:
+    channels, size, _ = form.shape
+    coloured = 0
+
+    def one(file: Path) -> Pixels | BadPicture:
+        nonlocal coloured
+        try:
+            data = _content(file)
+            pixels = decode(data, str(file), channels, size)
+        except BadPicture as error:
+            return error
+        if channels == 1 and (head := _head_of(data)) is not None and not head.grey:
+            coloured += 1
+        return pixels
+
+    bad = Tally()
+    rows: list[int] = []
+    images = torch.empty(len(source.files), *form.shape, dtype=torch.uint8)
+    for row, found in enumerate(_mapped(one, source.files, "reading pictures", progress)):
+        if isinstance(found, BadPicture):
+            bad.add([found])
+        else:
+            images[len(rows)] = torch.from_numpy(np.array(found))
+            rows.append(row)
+    notes = list(source.notes)
+    if bad.n:
+        some = ", ".join(picture.short for picture in bad.first)
+        more = f" and {bad.n - len(bad.first)} more" if bad.n > len(bad.first) else ""
+        what = f"{bad.n} of {len(source.files)} pictures cannot be read: {some}{more}"
+        if not skip_bad:
+            raise BadInput(f"{what}; replace or remove them, or leave them out with --skip-bad")
+        if not rows:
+            raise BadInput(f"{what}; there is nothing left to read")
+        notes.append(f"left out: {what}")
+    if coloured:
+        notes.append(f"{coloured} pictures have colours and are read as grey, as all in the first update were grey")
+    return Read(images[: len(rows)], rows, tuple(notes))
+
+
+class _Head(NamedTuple):
+    width: int
+    height: int
+    grey: bool
+
+
+def _head(file: Path) -> _Head | None:
+    try:
+        return _head_of(_content(file))
+    except BadPicture:
+        return None
+
+
+def _head_of(data: bytes) -> _Head | None:
+    """None where it is no picture."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            return _Head(picture.width, picture.height, picture.mode in GREY_MODES)
+    except Exception:  # Pillow raises many kinds
+        return None
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise BadPicture(str(file), error.strerror or "cannot be opened") from None
+
+
+def _mapped(function: Callable[[Path], Any], files: Sequence[Path], what: str, progress: Progress) -> Any:
+    """In order, by threads."""
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads:
+        for start in range(0, len(files), BLOCK):
+            yield from threads.map(function, files[start : start + BLOCK])
+            progress(what, min(start + BLOCK, len(files)), len(files))

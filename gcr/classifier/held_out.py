@@ -1,0 +1,167 @@
+"""Examples that are never trained on: which ones, accuracy on them, and whether an update lost too much of it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcr.data.split import stratified
+
+CHANCE_OF_ALL, CHANCE_OF_ONE = 0.05, 0.01  # levels of the sign test, over the old classes and for one of them
+
+
+class Split(NamedTuple):
+    train: list[int]  # rows
+    held_out: list[int]
+    copies: int  # rows that are neither, since they equal a held-out example
+
+
+def split(examples: Tensor, labels: Sequence[str], share: float, seed: int, remembered: Tensor | None = None) -> Split:
+    """Hold out ``share`` of every class. A copy of a held-out example, new or remembered, is not trained on."""
+    ids = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)[1]
+    mask = stratified(ids.astype(np.int64), share, seed)
+    digests = _digests(examples)
+    kept = set(_digests(remembered)) if remembered is not None else set()
+    held_out: list[int] = []
+    for row in np.flatnonzero(mask).tolist():
+        if digests[row] not in kept:
+            kept.add(digests[row])
+            held_out.append(row)
+    chosen = set(held_out)
+    train = [row for row, digest in enumerate(digests) if row not in chosen and digest not in kept]
+    if bare := set(labels) - {labels[row] for row in train}:  # all its examples are alike: training goes first
+        train += [row for row in held_out if labels[row] in bare]
+        held_out = [row for row in held_out if labels[row] not in bare]
+    return Split(train, held_out, len(labels) - len(train) - len(held_out))
+
+
+def balanced_rows(labels: Sequence[str], capacity: int, seed: int) -> list[int]:
+    """At most ``capacity`` rows, as many of every class as of the others where there are enough.
+
+    >>> balanced_rows(["a", "a", "a", "a", "b"], capacity=3, seed=0)
+    [2, 3, 4]
+    """
+    order = np.random.default_rng(seed).permutation(len(labels)).tolist()
+    seen: dict[str, int] = {}
+    ranked = []
+    for place, row in enumerate(order):
+        ranked.append((seen.setdefault(labels[row], 0), place, row))
+        seen[labels[row]] += 1
+    return sorted(row for _, _, row in sorted(ranked)[:capacity])
+
+
+def _digests(examples: Tensor) -> list[bytes]:
+    return [hashlib.sha256(row.contiguous().numpy().tobytes()).digest() for row in examples.cpu()]
+
+
+@dataclass(frozen=True)
+class ClassAccuracy:
+    """Of one class on its held-out examples; shares from 0 to 1, None where there is nothing to measure."""
+
+    name: str
+    old: bool
+    n: int
+    before: float | None
+    after: float | None
+    lost: int = 0  # examples that were right before and are wrong now
+    gained: int = 0
+
+
+def compare(
+    labels: Sequence[str], before: Sequence[str] | None, after: Sequence[str], old: Sequence[str], new: Sequence[str]
+) -> list[ClassAccuracy]:
+    """Class by class, from the predictions of the classifier before (None: there was none) and after an update."""
+    truth, then = np.asarray(labels, dtype=object), np.asarray(after, dtype=object)
+    right = then == truth
+    was_right = None if before is None else np.asarray(before, dtype=object) == truth
+    found = []
+    for name in [*old, *new]:
+        rows = truth == name
+        n, is_old = int(rows.sum()), name in old
+        if not n:
+            found.append(ClassAccuracy(name, is_old, 0, None, None))
+            continue
+        known = was_right if is_old else None
+        found.append(
+            ClassAccuracy(
+                name,
+                is_old,
+                n,
+                None if known is None else float(known[rows].mean()),
+                float(right[rows].mean()),
+                0 if known is None else int((known & ~right)[rows].sum()),
+                0 if known is None else int((~known & right)[rows].sum()),
+            )
+        )
+    return found
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of an update. ``refused``: why, empty if it is accepted; ``doubt``: a loss that may be chance."""
+
+    before: float | None  # mean over the old classes
+    after: float | None
+    refused: tuple[str, ...] = ()
+    doubt: str = ""
+
+    @property
+    def points_lost(self) -> float:
+        return 0.0 if self.before is None or self.after is None else 100 * (self.before - self.after)
+
+
+def judge(classes: Sequence[ClassAccuracy], limit: float) -> Verdict:
+    """Refuse where the mean of the old classes, or one of them, falls by more than ``limit`` points and a sign test on
+    the same held-out examples rules out chance: a class with three examples can fall by 33 points when one turns."""
+    old = [one for one in classes if one.old and one.n]
+    before, after = mean(one.before for one in old), mean(one.after for one in old)
+    verdict = Verdict(before, after)
+    refused = []
+    n_lost, n_gained = sum(one.lost for one in old), sum(one.gained for one in old)
+    if verdict.points_lost > limit and sign_test(n_lost, n_gained) < CHANCE_OF_ALL:
+        refused.append(f"the old classes lost {verdict.points_lost:.1f} points on average")
+    for one in old:
+        points = 100 * ((one.before or 0.0) - (one.after or 0.0))
+        if points > limit and sign_test(one.lost, one.gained) < CHANCE_OF_ONE:
+            refused.append(f'"{one.name}" lost {points:.1f} points')
+    doubt = ""
+    if verdict.points_lost > limit and not refused:
+        n = sum(one.n for one in old)
+        doubt = (
+            f"old classes lost {verdict.points_lost:.1f} points on {n} held-out examples, which may be chance; "
+            "keep more examples with a larger --memory"
+        )
+    return Verdict(before, after, tuple(refused), doubt)
+
+
+def sign_test(lost: int, gained: int) -> float:
+    """The chance of at least so many losses where a changed example is as likely to be lost as to be gained.
+
+    >>> sign_test(5, 0), sign_test(1, 0)
+    (0.03125, 0.5)
+    """
+    n = lost + gained
+    return float(sum(math.comb(n, k) for k in range(lost, n + 1)) / 2**n)
+
+
+def counts(labels: Iterable[str]) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for label in labels:
+        found[label] = found.get(label, 0) + 1
+    return found
+
+
+def joined(first: Tensor | None, second: Tensor) -> Tensor:
+    return second if first is None or not len(first) else torch.cat([first, second])

@@ -1,0 +1,74 @@
+"""``gcr predict``: the class of every picture or row, with its probability."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gcr.classifier.examples import Progress, read_examples
+from gcr.classifier.saved import Classifier
+from gcr.classifier.sources import FeatureRows, PictureFiles, Source, find_unlabelled
+from gcr.runs.folder import write_whole
+from gcr.settings import BadInput
+
+BLOCK = 1024  # pictures in memory at once
+
+
+def predict(
+    classifier: Classifier,
+    files: Sequence[Path],
+    path_column: str | None = None,
+    skip_bad: bool = False,
+    say: Callable[[str], None] = print,
+    progress: Progress = lambda what, done, total: None,
+) -> str:
+    """CSV: file, class, probability; of tables the row too, from 1."""
+    sources = find_unlabelled(files, classifier.form.known_columns, path_column)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    with_rows = classifier.form.kind == "features"
+    writer.writerow(["file", *(["row"] if with_rows else []), "class", "probability"])
+    for source in _merged(sources):
+        for name, row, label, probability in _predicted(classifier, source, skip_bad, say, progress):
+            writer.writerow([name, *([row] if with_rows else []), label, f"{probability:.4f}"])
+    return text.getvalue()
+
+
+def write_predictions(text: str, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise BadInput(f"cannot write {path} ({error.strerror}); choose another --out") from None
+
+
+def _merged(sources: Sequence[Source]) -> list[Source]:
+    """Pictures given one by one are read together, and what is wrong with them is said at once."""
+    merged: list[Source] = []
+    for source in sources:
+        if merged and isinstance(source, PictureFiles) and isinstance(merged[-1], PictureFiles):
+            merged[-1] = PictureFiles([*merged[-1].files, *source.files], [])
+        else:
+            merged.append(source)
+    return merged
+
+
+def _predicted(
+    classifier: Classifier, source: Source, skip_bad: bool, say: Callable[[str], None], progress: Progress
+) -> Iterator[tuple[str, int, str, float]]:
+    read = read_examples(source, classifier.form, skip_bad, progress)
+    for note in read.notes:
+        say(note)
+    names = classifier.classes
+    for start in range(0, len(read.rows), BLOCK):
+        shares = np.asarray(classifier.learner.predict_proba(read.examples[start : start + BLOCK]))
+        best = shares.argmax(axis=1)
+        for place, choice in enumerate(best.tolist()):
+            row = read.rows[start + place]
+            name = source.file if isinstance(source, FeatureRows) else source.files[row]
+            yield str(name), row + 1, names[choice], float(shares[place, choice])
+        progress("predicting", min(start + BLOCK, len(read.rows)), len(read.rows))

@@ -1,0 +1,118 @@
+"""A classifier on disk: the learner's state, how examples reach it, what is held out, and the history of updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcr.classifier.examples import Form
+from gcr.learner.learner import Learner
+from gcr.learner.state_folder import StateFolder
+from gcr.models import build
+from gcr.settings import BadInput
+
+HELD_OUT = "heldout."
+
+
+@dataclass
+class Classifier:
+    folder: StateFolder
+    form: Form
+    net_name: str
+    learner: Learner
+    memory: int  # examples kept in all
+    held_out: Tensor  # [n, *form.shape]
+    held_out_labels: list[str]
+    history: list[dict[str, Any]]
+
+    @property
+    def classes(self) -> list[str]:
+        return [str(name) for name in self.learner.classes]
+
+    def resize(self, replayed: int) -> None:
+        """Let memory hold so many examples to replay. Those that are there stay, as far as they fit."""
+        old = self.learner
+        if old.memory.capacity == replayed:
+            return
+        self.learner = Learner(
+            old.net,
+            replayed,
+            augment=old.augment,
+            classes=old.classes,
+            precision=old.precision,
+            device=old.device,
+            seed=old.seed,
+        )
+        rows, labels = self.learner.take(old.memory.examples, old.memory.labels)
+        assert self.learner.engine is not None
+        self.learner.engine.remember(rows, labels)
+        self.learner.fits = old.fits
+
+    @property
+    def nbytes(self) -> int:
+        """Of all examples that are kept."""
+        return self.learner.memory.nbytes + self.held_out.nbytes + 8 * len(self.held_out)
+
+    def memory_labels(self) -> list[str]:
+        return [str(label) for label in self.learner.memory.labels]
+
+    def memory_columns(self) -> dict[str, Tensor]:
+        """Examples to replay: image, label as a number, weight."""
+        held, place = self.learner.memory, {name: number for number, name in enumerate(self.classes)}
+        labels = torch.tensor([place[name] for name in self.memory_labels()], dtype=torch.int64)
+        return {"image": held.examples, "label": labels, "weight": held.weights}
+
+    def write(self) -> int:
+        """A new version; returns its number."""
+        about, tensors = self.learner.state()
+        place = {name: number for number, name in enumerate(self.classes)}
+        of_classifier = {
+            "form": self.form.to_json(),
+            "net": self.net_name,
+            "memory": self.memory,
+            "history": self.history,
+        }
+        held_out = {
+            HELD_OUT + "examples": self.held_out,
+            HELD_OUT + "labels": torch.tensor([place[name] for name in self.held_out_labels], dtype=torch.int64),
+        }
+        return self.folder.write({"learner": about, "classifier": of_classifier}, {**tensors, **held_out})
+
+
+def new_net(name: str, form: Form, n_classes: int, seed: int) -> torch.nn.Module:
+    shape = form.shape if form.kind == "pictures" else (*form.shape, 1, 1)
+    channels, height, width = shape
+    return build(name, (channels, height, width), n_classes, seed)
+
+
+def load(folder: StateFolder, device: str = "cpu") -> Classifier:
+    about, tensors = folder.read()
+    if "classifier" not in about:
+        raise BadInput(
+            f"{folder.path} was written by learner.save, not by gcr update; read it with gcr.Learner.load(path, net)"
+        )
+    of = about["classifier"]
+    form = Form.from_json(of["form"])
+    labels: Sequence[str] = about["learner"]["classes"]
+    learner = Learner.from_state(
+        about["learner"],
+        {name: tensor for name, tensor in tensors.items() if not name.startswith(HELD_OUT)},
+        new_net(of["net"], form, len(labels), seed=0),
+        device=device,
+        precision="auto",
+    )
+    names = [str(name) for name in learner.classes]
+    return Classifier(
+        folder,
+        form,
+        of["net"],
+        learner,
+        of["memory"],
+        tensors[HELD_OUT + "examples"],
+        [names[number] for number in tensors[HELD_OUT + "labels"].tolist()],
+        of["history"],
+    )

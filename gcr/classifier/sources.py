@@ -1,0 +1,150 @@
+"""What a user points at: a folder per class, a table of picture paths, or a table of features.
+
+Everything is listed and checked here; no picture is opened yet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcr.classifier import tables
+from gcr.classifier.tables import Table, read_table
+from gcr.data.pictures import SUFFIXES
+from gcr.settings import BadInput
+
+NAMED = 5  # of what is left out
+
+
+@dataclass(frozen=True)
+class PictureFiles:
+    files: list[Path]
+    labels: list[str]  # empty where they are to be predicted
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FeatureRows:
+    file: Path
+    names: list[str]
+    values: NDArray[np.float32]  # [n, names]
+    labels: list[str]
+    notes: tuple[str, ...] = ()
+
+
+Source = PictureFiles | FeatureRows
+
+
+def find_labelled(
+    path: Path, label: str | None = None, path_column: str | None = None, known: Sequence[str] | None = None
+) -> Source:
+    """``known``: the feature columns of a classifier that is there already."""
+    if path.is_dir():
+        for option, value in (("label", label), ("path", path_column)):
+            if value is not None:
+                raise BadInput(f"--{option} is for a CSV or parquet file, got the folder {path}; leave it out")
+        return _class_folders(path)
+    if not path.exists():
+        raise BadInput(f"{path} does not exist; give a folder with a folder per class, or a CSV or parquet file")
+    if path.suffix.lower() not in tables.SUFFIXES:
+        raise BadInput(f"new examples must be a folder or a file of {', '.join(tables.SUFFIXES)}, got {path}")
+    table = read_table(path)
+    column = table.path_column(path_column)
+    if column is not None:
+        return PictureFiles(table.paths(column), table.labels(label))
+    return _features(table, known, table.label_column(label), table.labels(label))
+
+
+def find_unlabelled(
+    paths: Sequence[Path], known: Sequence[str] | None = None, path_column: str | None = None
+) -> list[Source]:
+    """Pictures, folders of pictures and tables, in the order given. ``known`` are a classifier's feature columns;
+    None: it is one of pictures."""
+    found: list[Source] = []
+    for path in paths:
+        if not path.exists():
+            raise BadInput(f"{path} does not exist; give pictures, folders, or CSV or parquet files")
+        if path.suffix.lower() in tables.SUFFIXES and path.is_file():
+            table = read_table(path)
+            column = table.path_column(path_column) if known is None else None
+            if known is None and column is None:
+                raise BadInput(f"{path} must have a column of picture paths; name it by --path")
+            found.append(_features(table, known) if column is None else PictureFiles(table.paths(column), []))
+        elif path.is_dir():
+            files, _ = _walk(path)
+            if not files:
+                raise BadInput(f"{path} has no pictures ({', '.join(SUFFIXES)})")
+            found.append(PictureFiles(files, []))
+        else:
+            found.append(PictureFiles([path], []))
+    return found
+
+
+def _class_folders(path: Path) -> PictureFiles:
+    try:
+        inside = sorted(entry for entry in path.iterdir() if not entry.name.startswith((".", "__MACOSX")))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror}); check its permissions") from None
+    folders = [entry for entry in inside if entry.is_dir()]
+    if not folders:
+        raise BadInput(f"{path} must hold a folder per class with its pictures, got no folder")
+    files: list[Path] = []
+    labels: list[str] = []
+    others = [entry for entry in inside if not entry.is_dir()]
+    for folder in folders:
+        pictures, strange = _walk(folder)
+        if not pictures:
+            raise BadInput(
+                f"the class folder {folder} has no pictures ({', '.join(SUFFIXES)}); add some or remove the folder"
+            )
+        files += pictures
+        labels += [folder.name] * len(pictures)
+        others += strange
+    return PictureFiles(files, labels, _left_out(others))
+
+
+def _left_out(others: Sequence[Path]) -> tuple[str, ...]:
+    if not others:
+        return ()
+    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+    named = ", ".join(str(other) for other in others[:NAMED])
+    return (f"left out {len(others)} files that are not pictures in a class folder: {named}{more}",)
+
+
+def _walk(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Pictures below the folder, and other files. Hidden ones are neither."""
+    pictures: list[Path] = []
+    others: list[Path] = []
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+        for name in sorted(names):
+            if not name.startswith("."):
+                (pictures if name.lower().endswith(SUFFIXES) else others).append(Path(where) / name)
+    return pictures, others
+
+
+def _features(
+    table: Table, known: Sequence[str] | None, label_column: str | None = None, labels: list[str] | None = None
+) -> FeatureRows:
+    there = [name for name in table.columns if name != label_column]
+    notes: tuple[str, ...] = ()
+    if known is None:
+        names = there
+        if not names:
+            raise BadInput(f"{table.file} must have columns of numbers or a column of paths beside its labels")
+    else:
+        names = list(known)
+        if missing := [name for name in names if name not in table.columns]:
+            raise BadInput(
+                f"{table.file} must have the {len(names)} feature columns of the classifier; it lacks {len(missing)}: "
+                f"{', '.join(missing[:NAMED])}{' …' if len(missing) > NAMED else ''}"
+            )
+        spare = sorted(set(there) - set(names))
+        if spare and label_column is not None:  # where classes are predicted, a label or a name of the row is usual
+            notes = (f"left out columns that the classifier does not know: {', '.join(spare)}",)
+    return FeatureRows(table.file, names, table.numbers(names), labels or [], notes)

@@ -1,0 +1,141 @@
+"""CSV and parquet files: a label column, and either a column of picture paths or columns of numbers.
+
+>>> table = Table(Path("birds.csv"), {"path": ["a.png"], "class": ["robin"]})
+>>> table.labels(), table.path_column()
+(['robin'], 'path')
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcr.settings import BadInput
+
+SUFFIXES = (".csv", ".tsv", ".parquet")
+LABEL_NAMES = ("label", "class", "target", "y")
+PATH_NAMES = ("path", "file", "filename", "image")
+DELIMITERS = (",", ";", "\t")
+SHOWN = 8  # column names in a message
+
+
+@dataclass(frozen=True)
+class Table:
+    file: Path
+    columns: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def label_column(self, name: str | None = None) -> str:
+        if found := self._named("label", name, LABEL_NAMES):
+            return found
+        raise BadInput(f"{self.file} must have a label column; name it by --label ({self._columns_in_words()})")
+
+    def path_column(self, name: str | None = None) -> str | None:
+        """The column of picture paths; None where the table holds numbers."""
+        return self._named("path", name, PATH_NAMES)
+
+    def labels(self, name: str | None = None) -> list[str]:
+        """Class names as text: 3 and 3.0 are "3"."""
+        column = self.label_column(name)
+        labels = [_label(value) for value in self.columns[column]]
+        if "" in labels:
+            raise BadInput(f'{self.file} has no label in row {labels.index("") + 1}, column "{column}"; fill it in')
+        return labels
+
+    def paths(self, column: str) -> list[Path]:
+        """Relative ones begin at the folder of the table."""
+        values = self.columns[column]
+        for row, value in enumerate(values, 1):
+            if not isinstance(value, str) or not value.strip():
+                raise BadInput(f'{self.file} must have a path in row {row}, column "{column}", got "{value}"')
+        return [self.file.parent / value.strip() for value in values]
+
+    def numbers(self, names: Sequence[str]) -> NDArray[np.float32]:
+        """[n, names]."""
+        return np.stack([self._numbers(name) for name in names], axis=1)
+
+    def _numbers(self, name: str) -> NDArray[np.float32]:
+        values = self.columns[name]
+        try:
+            column = np.asarray(values, dtype=np.float32)
+            if column.ndim == 1 and np.isfinite(column).all():
+                return column
+        except (TypeError, ValueError):
+            pass
+        row = next(row for row, value in enumerate(values) if not _is_number(value))
+        raise BadInput(
+            f'column "{name}" of {self.file} must be finite numbers, got "{values[row]}" in row {row + 1}; fill it in, '
+            "remove the column, or name the column of labels by --label or of pictures by --path"
+        )
+
+    def _named(self, what: str, name: str | None, usual: Sequence[str]) -> str | None:
+        if name is not None:
+            if name in self.columns:
+                return name
+            raise BadInput(f'--{what} must name a column of {self.file}, got "{name}" ({self._columns_in_words()})')
+        return next((column for word in usual for column in self.columns if column.strip().lower() == word), None)
+
+    def _columns_in_words(self) -> str:
+        names = list(self.columns)
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return f"its columns: {', '.join(names[:SHOWN])}{more}"
+
+
+def read_table(file: Path) -> Table:
+    columns = _read_parquet(file) if file.suffix.lower() == ".parquet" else _read_csv(file)
+    table = Table(file, columns)
+    if not columns or not len(table):
+        raise BadInput(f"{file} must have a row of column names and at least one row of values; it has none")
+    return table
+
+
+def _read_csv(file: Path) -> dict[str, list[Any]]:
+    try:
+        with open(file, newline="", encoding="utf-8-sig") as opened:
+            first = opened.readline()
+            opened.seek(0)
+            rows = list(csv.reader(opened, delimiter=max(DELIMITERS, key=first.count)))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{file} cannot be read ({error}); save it as CSV in UTF-8") from None
+    names, rows = (rows[0], [row for row in rows[1:] if row]) if rows else ([], [])
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise BadInput(f'{file} has two columns "{min(twice)}"; rename one')
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(names):
+            raise BadInput(f"row {number} of {file} must have {len(names)} values, as the first line, got {len(row)}")
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def _read_parquet(file: Path) -> dict[str, list[Any]]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise BadInput("parquet files need pyarrow; install it with: pip install pyarrow") from None
+    try:
+        table = parquet.read_table(file)
+    except Exception as error:  # of many kinds
+        raise BadInput(f"{file} cannot be read as parquet ({error}); get it again") from None
+    return {name: table.column(name).to_pylist() for name in table.column_names}
+
+
+def _label(value: Any) -> str:
+    if value is None or (isinstance(value, float) and value != value):
+        return ""
+    if isinstance(value, float) and value == int(value):
+        value = int(value)
+    return str(value).strip()
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return bool(np.isfinite(np.float32(value)))
+    except (TypeError, ValueError):
+        return False

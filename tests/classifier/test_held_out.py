@@ -1,0 +1,95 @@
+"""Which examples are held out, and when a loss is more than chance."""
+
+import pytest
+import torch
+
+from gcr.classifier.held_out import balanced_rows, compare, judge, split
+
+
+def rows_of(n):
+    return torch.arange(n * 2, dtype=torch.uint8).reshape(n, 2)
+
+
+def test_a_share_of_every_class_is_held_out():
+    labels = ["a"] * 10 + ["b"] * 20 + ["c"]
+    parts = split(rows_of(31), labels, share=0.2, seed=0)
+    assert sorted(parts.train + parts.held_out) == list(range(31))
+    assert [sum(labels[row] == name for row in parts.held_out) for name in "abc"] == [2, 4, 0]
+    assert parts.copies == 0
+
+
+def test_copies_of_held_out_examples_are_never_trained_on():
+    examples = torch.cat([rows_of(20), rows_of(20)])
+    labels = (["a"] * 10 + ["b"] * 10) * 2
+    first = split(examples, labels, share=0.2, seed=0)
+    held_out = {tuple(examples[row].tolist()) for row in first.held_out}
+    assert held_out
+    assert not held_out & {tuple(examples[row].tolist()) for row in first.train}
+    again = split(examples, labels, share=0.2, seed=1, remembered=examples[first.held_out])
+    trained = {tuple(examples[row].tolist()) for row in again.train}
+    assert not held_out & trained
+
+
+def test_a_class_of_equal_examples_is_trained_on():
+    examples = torch.zeros(4, 2, dtype=torch.uint8)
+    examples[2:] = 1
+    parts = split(examples, ["a", "a", "b", "b"], share=0.5, seed=0)
+    assert len(parts.train) == 2
+    assert parts.held_out == []
+
+
+def test_balanced_rows():
+    labels = ["a"] * 50 + ["b"] * 3 + ["c"] * 20
+    kept = [labels[row] for row in balanced_rows(labels, 23, seed=1)]
+    assert [kept.count(name) for name in "abc"] == [10, 3, 10]
+    assert balanced_rows(labels, 100, seed=1) == list(range(73))
+    assert balanced_rows(labels, 23, seed=1) != balanced_rows(labels, 23, seed=2)
+
+
+def verdict_of(before, after, n, limit=5.0):
+    """``before`` and ``after``: examples of each old class that are right, the first of ``n`` each."""
+    old = [f"class {number}" for number in range(len(before))]
+    labels = [name for name in old for _ in range(n)]
+    right = [[row % n < count[row // n] for row in range(len(labels))] for count in (before, after)]
+    said = [[label if ok else "?" for label, ok in zip(labels, oks, strict=True)] for oks in right]
+    return judge(compare(labels, *said, old, []), limit)
+
+
+def test_a_loss_of_all_classes_is_refused():
+    verdict = verdict_of([20, 20, 20], [18, 17, 19], n=20)
+    assert verdict.refused == ("the old classes lost 10.0 points on average",)
+    assert (verdict.before, verdict.after) == (1.0, pytest.approx(0.9))
+
+
+def test_a_loss_within_the_limit_is_accepted():
+    assert verdict_of([20, 20, 20], [18, 17, 19], n=20, limit=10.0).refused == ()
+    assert verdict_of([15, 15], [20, 20], n=20).points_lost == -25
+
+
+def test_one_lost_class_among_many_is_refused():
+    verdict = verdict_of([20] * 30, [20] * 29 + [10], n=20)
+    assert verdict.points_lost < 5
+    assert verdict.refused == ('"class 29" lost 50.0 points',)
+
+
+def test_a_small_class_does_not_trip_it_by_noise():
+    verdict = verdict_of([3] * 30, [2] + [3] * 29, n=3)
+    assert (verdict.refused, verdict.doubt) == ((), "")
+
+
+def test_a_loss_that_may_be_chance_is_said():
+    verdict = verdict_of([3, 3], [2, 3], n=3)
+    assert verdict.refused == ()
+    assert verdict.doubt.startswith(
+        "old classes lost 16.7 points on 6 held-out examples, which may be chance; keep more"
+    )
+
+
+def test_new_and_unmeasured_classes():
+    found = compare(["a", "b"], ["a", "a"], ["a", "b"], old=["a", "gone"], new=["b"])
+    assert [(one.name, one.n, one.before, one.after) for one in found] == [
+        ("a", 1, 1.0, 1.0),
+        ("gone", 0, None, None),
+        ("b", 1, None, 1.0),
+    ]
+    assert judge(found, 0.0).refused == ()

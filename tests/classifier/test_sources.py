@@ -1,0 +1,184 @@
+"""What users point at: class folders, tables of paths, tables of features; and what is wrong with them."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gcr.classifier.examples import first_form, read_examples
+from gcr.classifier.sources import FeatureRows, PictureFiles, find_labelled, find_unlabelled
+from gcr.settings import BadInput
+
+
+def quiet(what, done, total):
+    pass
+
+
+def picture(path, shade=0, size=(8, 8), mode="L"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, shade if mode == "L" else (shade, 0, 255 - shade)).save(path)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for name in ("cat", "dog"):
+        for number in range(3):
+            picture(tmp_path / "new" / name / "deep" / f"{number}.png", 20 * number)
+    return tmp_path / "new"
+
+
+def test_a_folder_per_class(folders):
+    (folders / "cat/notes.txt").write_text("")
+    (folders / "cat/.hidden.png").write_text("")
+    (folders / "loose.png").write_text("")
+    found = find_labelled(folders)
+    assert found.labels == ["cat"] * 3 + ["dog"] * 3
+    assert [file.name for file in found.files] == ["0.png", "1.png", "2.png"] * 2
+    assert found.notes[0].startswith("left out 2 files that are not pictures in a class folder: ")
+
+
+def test_an_empty_class_folder(folders):
+    (folders / "eel").mkdir()
+    with pytest.raises(BadInput, match=r"the class folder .*eel has no pictures .*; add some or remove the folder"):
+        find_labelled(folders)
+
+
+def test_no_class_folders(tmp_path):
+    picture(tmp_path / "loose.png")
+    with pytest.raises(BadInput, match="must hold a folder per class with its pictures, got no folder"):
+        find_labelled(tmp_path)
+    with pytest.raises(BadInput, match="does not exist"):
+        find_labelled(tmp_path / "absent")
+    with pytest.raises(BadInput, match=r"must be a folder or a file of \.csv, \.tsv, \.parquet"):
+        find_labelled(tmp_path / "loose.png")
+
+
+def test_a_table_of_paths(folders):
+    table = folders / "list.csv"
+    table.write_text("path;kind\ncat/deep/0.png;cat\n dog/deep/1.png ;dog\n")
+    found = find_labelled(table, label="kind")
+    assert found == PictureFiles([folders / "cat/deep/0.png", folders / "dog/deep/1.png"], ["cat", "dog"])
+    with pytest.raises(BadInput, match=r"must have a label column; name it by --label \(its columns: path, kind\)"):
+        find_labelled(table)
+    with pytest.raises(BadInput, match=r'--label must name a column of .*, got "Kind"'):
+        find_labelled(table, label="Kind")
+
+
+def test_a_table_of_features(tmp_path):
+    table = tmp_path / "rows.csv"
+    table.write_text("\ufeffa,b,Label\n1,2.5,x\n3,-4e1,y\n")
+    found = find_labelled(table)
+    assert isinstance(found, FeatureRows)
+    assert (found.names, found.labels) == (["a", "b"], ["x", "y"])
+    assert found.values.tolist() == [[1, 2.5], [3, -40]]
+
+
+def test_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"a": [1, 2], "label": [3.0, 7.0]}), tmp_path / "rows.parquet")
+    found = find_labelled(tmp_path / "rows.parquet")
+    assert found.labels == ["3", "7"]
+    assert found.values.tolist() == [[1], [2]]
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    with pytest.raises(BadInput, match="cannot be read as parquet"):
+        find_labelled(tmp_path / "rows.parquet")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must have a row of column names"),
+        ("a,label\n", "must have a row of column names and at least one row"),
+        ("a,label\n1,x\n2\n", "row 2 of .* must have 2 values, as the first line, got 1"),
+        ("a,label\n1,x\n2,\n", 'has no label in row 2, column "label"; fill it in'),
+        ("a,label\n1,x\nnan,y\n", 'column "a" of .* must be finite numbers, got "nan" in row 2'),
+        ("a,label\n1,x\nred,y\n", 'column "a" of .* must be finite numbers, got "red" in row 2'),
+        ("a,a,label\n1,1,x\n", 'has two columns "a"'),
+        ("label\nx\n", "must have columns of numbers or a column of paths"),
+        ("path,label\n,x\n", 'must have a path in row 1, column "path"'),
+    ],
+)
+def test_bad_tables(tmp_path, text, message):
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(BadInput, match=message):
+        find_labelled(tmp_path / "rows.csv")
+
+
+def test_columns_follow_the_classifier(tmp_path):
+    (tmp_path / "rows.csv").write_text("extra,b,a,label\n9,2,1,x\n")
+    found = find_labelled(tmp_path / "rows.csv", known=["a", "b"])
+    assert found.values.tolist() == [[1, 2]]
+    assert found.notes == ("left out columns that the classifier does not know: extra",)
+    (unlabelled,) = find_unlabelled([tmp_path / "rows.csv"], known=["b"])
+    assert (unlabelled.values.tolist(), unlabelled.notes) == ([[2]], ())
+    with pytest.raises(BadInput, match="feature columns of the classifier; it lacks 1: c"):
+        find_labelled(tmp_path / "rows.csv", known=["a", "b", "c"])
+
+
+def test_what_is_to_be_predicted(folders):
+    single = folders / "cat/deep/0.png"
+    (folders / "list.csv").write_text("file\ndog/deep/1.png\n")
+    found = find_unlabelled([single, folders / "dog", folders / "list.csv"])
+    assert [len(one.files) for one in found] == [1, 3, 1]
+    with pytest.raises(BadInput, match="does not exist"):
+        find_unlabelled([folders / "absent.png"])
+    (folders / "rows.csv").write_text("a\n1\n")
+    with pytest.raises(BadInput, match="must have a column of picture paths; name it by --path"):
+        find_unlabelled([folders / "rows.csv"])
+
+
+def test_the_first_update_fixes_size_and_channels(folders):
+    grey = find_labelled(folders)
+    assert first_form(grey, None, quiet).shape == (1, 8, 8)
+    assert first_form(grey, 12, quiet).shape == (1, 12, 12)
+    assert first_form(grey, None, quiet).default_net() == "convnet"
+    for name in ("cat", "dog"):
+        for number in range(4):
+            picture(folders / name / f"large-{number}.png", 9, size=(300, 200), mode="RGB")
+    form = first_form(find_labelled(folders), None, quiet)
+    assert form.shape == (3, 64, 64)
+    assert form.default_net() == "resnet18"
+
+
+def test_features_are_standardised(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,constant,label\n10,7,x\n30,7,y\n")
+    found = find_labelled(tmp_path / "rows.csv")
+    form = first_form(found, None, quiet)
+    assert read_examples(found, form, False, quiet).examples.tolist() == [[-1, 0], [1, 0]]
+    assert form == type(form).from_json(form.to_json())
+    with pytest.raises(BadInput, match="net must be mlp for features"):
+        form.check_net("convnet")
+    with pytest.raises(BadInput, match="size is for pictures"):
+        first_form(found, 8, quiet)
+
+
+def test_bad_pictures_are_named_and_counted(folders):
+    found = find_labelled(folders)
+    form = first_form(found, None, quiet)
+    (folders / "cat/deep/1.png").write_bytes(b"no picture")
+    (folders / "dog/deep/0.png").unlink()
+    named = r"2 of 6 pictures cannot be read: .*1\.png \(not in a format.*\), .*0\.png \(No such file or directory\)"
+    with pytest.raises(BadInput, match=named + "; replace or remove them, or leave them out with --skip-bad"):
+        read_examples(found, form, False, quiet)
+    read = read_examples(found, form, True, quiet)
+    assert read.rows == [0, 2, 4, 5]
+    assert np.unique(read.examples[1]).tolist() == [40]
+    assert read.notes[0].startswith("left out: 2 of 6 pictures cannot be read: ")
+
+
+def test_colours_in_a_grey_classifier_are_said(folders):
+    form = first_form(find_labelled(folders), None, quiet)
+    picture(folders / "cat/colour.png", 9, mode="RGB")
+    assert read_examples(find_labelled(folders), form, False, quiet).notes == (
+        "1 pictures have colours and are read as grey, as all in the first update were grey",
+    )
+
+
+def test_pictures_where_features_belong(folders, tmp_path):
+    (tmp_path / "rows.csv").write_text("a,label\n10,x\n30,y\n")
+    rows, pictures = find_labelled(tmp_path / "rows.csv"), find_labelled(folders)
+    with pytest.raises(BadInput, match=r"examples must be pictures, as in the first update .*, got features"):
+        read_examples(rows, first_form(pictures, None, quiet), False, quiet)
+    with pytest.raises(BadInput, match=r"examples must be features, .* got pictures"):
+        read_examples(pictures, first_form(rows, None, quiet), False, quiet)

@@ -1,0 +1,325 @@
+"""`gcr update`, `gcr predict` and `gcr inspect` on small tables of features: outcomes, refusals, bad input, kills."""
+
+import csv
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import HANG_SECONDS
+from PIL import Image
+
+from gcr.classifier import saved
+from gcr.cli import update as commands
+from gcr.cli.main import run_cli
+from gcr.learner import state_folder
+from gcr.learner.state_folder import StateFolder
+
+CENTRES = {"ant": (0, 0), "bee": (4, 0), "cow": (0, 4), "dog": (4, 4)}
+
+
+def write_rows(path, names, n=40, seed=0, centres=CENTRES):
+    """Clouds of points, one a class; far apart, so that a few epochs learn them."""
+    rng = np.random.default_rng(seed)
+    rows = [(name, *(np.array(centres[name]) + 0.3 * rng.standard_normal(2))) for name in names for _ in range(n)]
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([("label", "x", "y"), *rows])
+    return path
+
+
+@pytest.fixture
+def gcr(tmp_path, monkeypatch, capsys):
+    """A command's exit code, output and errors, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        capsys.readouterr()
+        code = run_cli([str(word) for word in words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def state(gcr, tmp_path):
+    """A classifier of ants and bees."""
+    write_rows(tmp_path / "first.csv", ["ant", "bee"])
+    code, _, said = gcr("update", "state", "first.csv", "--memory", "100", "--epochs", "8")
+    assert code == 0, said
+    return tmp_path / "state"
+
+
+def content(state):
+    """All that a reader of the state can see."""
+    return {str(file.relative_to(state)): file.read_bytes() for file in sorted(state.rglob("*")) if file.is_file()}
+
+
+def test_a_second_update_adds_classes_and_keeps_the_old(gcr, state):
+    write_rows(Path("second.csv"), ["cow", "dog"], seed=1)
+    Path("first.csv").unlink()
+    code, out, said = gcr("update", "state", "second.csv", "--epochs", "8")
+    assert code == 0, said
+    assert re.search(r"memory: at most 80 to replay and 20 held out, [\d.]+ kB", said)
+    assert re.search(r"ant +│ +100\.0 │ +100\.0 │ +8 ", out)
+    assert re.search(r"cow +│ +new │ +100\.0 │ +8 ", out)
+    assert re.search(r"old, mean +│ +100\.0 │ +100\.0 ", out)
+    assert "state: version 2, 4 classes" in out
+    classifier = saved.load(StateFolder(state))
+    assert classifier.classes == ["ant", "bee", "cow", "dog"]
+    assert len(classifier.held_out) == 20
+    assert len(classifier.memory_labels()) == 80
+    assert [entry["new_classes"] for entry in classifier.history] == [["ant", "bee"], ["cow", "dog"]]
+    assert classifier.history[1]["examples"] == {"cow": 40, "dog": 40}
+    assert classifier.history[1]["accuracy_before"] == {"ant": 1.0, "bee": 1.0}
+
+
+def test_predictions_of_rows(gcr, state):
+    Path("ask.csv").write_text("id,y,x\nfirst,0.1,0\nsecond,0,4.2\n")
+    assert gcr("predict", "state", "ask.csv", "--out", "deep/predictions.csv")[0] == 0
+    rows = list(csv.DictReader(Path("deep/predictions.csv").read_text().splitlines()))
+    assert [(row["file"], row["row"], row["class"]) for row in rows] == [
+        ("ask.csv", "1", "ant"),
+        ("ask.csv", "2", "bee"),
+    ]
+    assert all(0.5 < float(row["probability"]) <= 1 for row in rows)
+    code, out, _ = gcr("predict", "state", "ask.csv")
+    assert (code, out) == (0, Path("deep/predictions.csv").read_text())
+
+
+def test_a_page_of_features(gcr, state):
+    assert gcr("inspect", "state", "--page", "page.html")[0] == 0
+    page = Path("page.html").read_text()
+    assert "2 classes after 1 update, version 1" in page
+    assert "The examples are features" in page
+
+
+def test_an_update_that_costs_an_old_class_is_refused(gcr, state):
+    """What is new lies where the ants are."""
+    before = content(state)
+    write_rows(Path("second.csv"), ["emu"], n=200, seed=1, centres={"emu": CENTRES["ant"]})
+    words = ("update", "state", "second.csv", "--epochs", "8")
+    code, _, said = gcr(*words)
+    assert code == 1
+    assert re.search(
+        r'refused: the old classes lost [\d.]+ points on average, "ant" lost [\d.]+ points; the limit is 5', said
+    )
+    assert "state is unchanged, at version 1" in said
+    assert '- add examples of "ant" to the new ones' in said
+    accepted = re.search(r"- accept the loss: --limit (\d+)", said)[1]
+    assert "- train longer: --epochs 16" in said
+    assert content(state) == before
+    assert gcr(*words, "--limit", accepted)[0] == 0
+    assert StateFolder(state).versions() == [2, 1]
+
+
+def test_rollback(gcr, state):
+    before = content(state)
+    write_rows(Path("second.csv"), ["cow"], seed=1)
+    assert gcr("update", "state", "second.csv", "--epochs", "1", "--limit", "100")[0] == 0
+    code, out, _ = gcr("update", "state", "--rollback")
+    assert (code, out) == (0, "state is at version 1 again\n")
+    assert content(state) == before
+    code, _, said = gcr("update", "state", "--rollback")
+    assert (code, said) == (2, "error: state cannot be rolled back: its only version is 1\n")
+
+
+def test_examples_of_old_classes_only(gcr, state):
+    write_rows(Path("more.csv"), ["ant"], n=20, seed=2)
+    code, out, _ = gcr("update", "state", "more.csv", "--epochs", "2")
+    assert code == 0
+    assert "2 classes" in out
+
+
+def test_the_same_examples_again_are_not_trained_on_where_held_out(gcr, state):
+    _, _, said = gcr("update", "state", "first.csv", "--epochs", "1")
+    assert re.search(r"left out \d+ examples that are copies of held-out ones", said)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["update", "state"], "NEW is missing: a folder with a folder per class"),
+        (["update", "state", "first.csv", "--rollback"], "--rollback and NEW exclude each other"),
+        (["update", "state", "absent"], "absent does not exist; give a folder"),
+        (["update", "state", "first.csv", "--net", "resnet18"], "net is mlp in this classifier, got resnet18"),
+        (["update", "state", "first.csv", "--size", "16"], "this classifier takes 2 features, got --size 16"),
+        (["update", "state", "first.csv", "--memory", "3"], "memory must be >= 20 examples, got 3"),
+        (["update", "state", "pictures"], "examples must be features, as in the first update of this classifier"),
+        (["update", "pictures", "first.csv"], 'pictures must be a new folder or a state, got a folder with "ant"'),
+        (["update", "first.csv", "first.csv"], "a state must be a folder, got the file first.csv"),
+        (["update", "fresh", "one.csv"], 'a classifier must begin with at least 2 classes, got "ant" alone'),
+        (["update", "fresh", "first.csv", "--net", "vit"], 'net must be one of convnet, resnet18, mlp, got "vit"'),
+        (["update", "absent", "--rollback"], "absent does not exist; make one with: gcr update absent NEW"),
+        (["predict", "absent", "first.csv"], "absent does not exist"),
+        (["predict", "state", "absent.csv"], "absent.csv does not exist"),
+        (["predict", "state", "pictures"], "examples must be features"),
+        (["predict", "state", "first.csv", "--out", "first.csv/x"], "cannot write first.csv/x"),
+        (["inspect", "pictures"], "pictures is not a state"),
+        (["inspect", "state", "--page", "first.csv/x"], "cannot write first.csv/x"),
+    ],
+)
+def test_bad_input(gcr, state, words, message):
+    Path("pictures/ant").mkdir(parents=True)
+    Image.new("L", (8, 8)).save("pictures/ant/1.png")
+    write_rows(Path("one.csv"), ["ant"])
+    before = content(state)
+    code, _, said = gcr(*words)
+    assert code == 2
+    assert f"error: {message}" in said
+    assert content(state) == before
+    assert not Path("fresh").exists()
+
+
+def test_pictures_that_cannot_be_read(gcr, tmp_path):
+    for name in ("ant", "bee"):
+        (tmp_path / "new" / name).mkdir(parents=True)
+        for number in range(10):
+            Image.new("L", (8, 8), 10 * number + 120 * (name == "bee")).save(f"new/{name}/{number}.png")
+    Path("new/ant/3.png").write_bytes(Path("new/ant/4.png").read_bytes()[:40])
+    words = ("update", "state", "new", "--epochs", "1")
+    code, _, said = gcr(*words)
+    assert code == 2
+    assert "error: 1 of 20 pictures cannot be read: new/ant/3.png (" in said
+    assert not Path("state").exists()
+    code, _, said = gcr(*words, "--skip-bad")
+    assert code == 0
+    assert "left out: 1 of 20 pictures cannot be read: new/ant/3.png (" in said
+    assert gcr("predict", "state", "new")[0] == 2
+    code, out, _ = gcr("predict", "state", "new", "new/bee/1.png", "--skip-bad")
+    assert code == 0
+    assert len(out.splitlines()) == 1 + 19 + 1
+    for number in range(10):
+        Path(f"new/ant/{number}.png").write_bytes(b"")
+    code, _, said = gcr(*words, "--skip-bad")
+    assert (code, said.splitlines()[-1]) == (
+        2,
+        'error: class "ant" has no picture that can be read; replace them or remove the class',
+    )
+
+
+def test_a_state_of_a_newer_gcr(gcr, state, monkeypatch):
+    with monkeypatch.context() as later:
+        later.setattr(state_folder, "FORMAT", 2)
+        folder = StateFolder(state)
+        folder.write(*_read_any(state))
+    for words in (["update", "state", "first.csv"], ["predict", "state", "first.csv"], ["inspect", "state"]):
+        code, _, said = gcr(*words)
+        assert code == 2
+        assert "is of format 2, made by gcr" in said
+
+
+def _read_any(state):
+    return {"learner": {}}, {}
+
+
+def test_a_damaged_state(gcr, state):
+    before = content(state)
+    write_rows(Path("second.csv"), ["cow"], seed=1)
+    assert gcr("update", "state", "second.csv", "--epochs", "1", "--limit", "100")[0] == 0
+    file = state / "version-0002/tensors.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    for words in (["update", "state", "second.csv"], ["predict", "state", "first.csv"], ["inspect", "state"]):
+        code, _, said = gcr(*words)
+        assert code == 2
+        assert "tensors.safetensors is damaged (its checksum is wrong); go back to version 1 with:" in said
+        assert "gcr update state --rollback" in said
+    assert gcr("update", "state", "--rollback")[0] == 0
+    assert content(state) == before
+
+
+def test_a_network_whose_weights_do_not_fit(gcr, state):
+    folder = StateFolder(state)
+    about, tensors = folder.read()
+    about["classifier"]["form"]["shape"] = [3]
+    folder.write(about, tensors)
+    for words in (["update", "state", "first.csv"], ["predict", "state", "first.csv"], ["inspect", "state"]):
+        code, _, said = gcr(*words)
+        assert code == 2
+        assert "net" in said
+
+
+def test_a_learners_state_is_not_a_classifier(gcr, tmp_path):
+    StateFolder(tmp_path / "state").write({"learner": {}}, {})
+    code, _, said = gcr("predict", "state", "state")
+    assert code == 2
+    assert "was written by learner.save, not by gcr update" in said
+
+
+def test_a_full_disk(gcr, state, monkeypatch):
+    before = content(state)
+    write_rows(Path("second.csv"), ["cow"], seed=1)
+
+    def full(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(state_folder.os, "fsync", full)
+    code, _, said = gcr("update", "state", "second.csv", "--epochs", "1", "--limit", "100")
+    assert code == 2
+    assert "cannot write to state (No space left on device); what was saved there before is unchanged" in said
+    assert content(state) == before
+
+
+HOLD = """
+import sys
+from gcr.learner.state_folder import StateFolder
+with StateFolder(sys.argv[1]).lock():
+    print("locked", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_two_updates_at_once(gcr, state, monkeypatch):
+    """The second is refused; or, with --wait, goes on when the first has ended."""
+    command = [sys.executable, "-c", HOLD, str(state)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "locked\n"
+        for words in (["first.csv"], ["--rollback"]):
+            code, _, said = gcr("update", "state", *words)
+            assert code == 2
+            assert (
+                f"state is being changed by process {holder.pid}; try again when it has ended, or give --wait" in said
+            )
+        assert gcr("predict", "state", "first.csv")[0] == 0
+        heard = []
+
+        def hear(line):
+            heard.append(line)
+            if line.startswith("waiting"):
+                holder.communicate("go on\n", timeout=HANG_SECONDS)
+
+        monkeypatch.setattr(commands, "_say", hear)
+        assert gcr("update", "state", "first.csv", "--epochs", "1", "--wait")[0] == 0
+        assert heard[0] == f"waiting for process {holder.pid}, which is changing state"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("moment", ["reading", "training"])
+def test_killed_while_it_works(gcr, state, moment):
+    """kill -9: the state is as before, and the next update is not kept out."""
+    before = content(state)
+    write_rows(Path("second.csv"), ["cow"], seed=1)
+    child = os.fork()
+    if child == 0:
+        from gcr.classifier import update
+
+        name = {"reading": "read_examples", "training": "_predicted"}[moment]
+        setattr(update, name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        run_cli(["update", "state", "second.csv", "--epochs", "1"])
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert {name: data for name, data in content(state).items() if name != ".lock"} == before
+    assert gcr("update", "state", "second.csv", "--epochs", "1", "--limit", "100")[0] == 0
+
+
+def test_the_history_is_readable(state):
+    values = json.loads((state / "version-0001/learner.json").read_text())
+    (entry,) = values["about"]["classifier"]["history"]
+    assert entry["source"] == "first.csv"
+    assert entry["accuracy"] == {"ant": 1.0, "bee": 1.0}
