@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from gcr.learner import hugging_face
 from gcr.memory.randomness import generator
 from gcr.settings import BadInput
 from gcr.training.schedule import steps_of
@@ -95,10 +96,8 @@ class Items:
 
 
 def make_source(learner: Learner, x: Any, y: Any, batch: int, image: Any, label: str | None) -> Source:
-    if y is None and hasattr(x, "column_names") and hasattr(x, "features"):
-        from gcr.learner.hugging_face import columns
-
-        x, y = columns(x, image, label)
+    if y is None and hugging_face.is_dataset(x):
+        x, y = hugging_face.columns(x, image, label)
     elif y is None and isinstance(x, tuple) and len(x) == 2 and not isinstance(x, Dataset):
         x, y = x
     if y is not None:

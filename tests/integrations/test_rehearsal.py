@@ -156,6 +156,41 @@ def test_a_head_that_grows():
         rehearsal.terms(net, x, y, net(x))
 
 
+class Sum(nn.Module):
+    """Of two inputs, by position or by name."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(6, 16), nn.Linear(16, 4)
+
+    def forward(self, a, b):
+        return self.head((self.body(a) + b[:, None]).relu())
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict"])
+def test_networks_with_several_inputs(kind):
+    net, rehearsal = Sum(), Rehearsal(12, DerPlusPlus())
+    for step in range(3):
+        a, y = make_batch(step)
+        x = (a, y.float()) if kind == "tuple" else {"b": y.float(), "a": a}
+        logits = net(*x) if kind == "tuple" else net(**x)
+        terms = rehearsal.terms(net, x, y, logits)
+        rehearsal.remember(net, x, y, logits)
+    assert terms.item() > 0
+    assert rehearsal.end_task(net)["kept"] == 12
+    stored = rehearsal.layout.inputs(rehearsal.memory.images)
+    named = dict(zip("ab", stored, strict=True)) if kind == "tuple" else stored
+    assert torch.equal(named["b"], rehearsal.memory.labels.float())
+
+
+def test_inputs_keep_their_shape():
+    net, rehearsal = make_net(), Rehearsal(12)
+    steps(rehearsal, net, range(1))
+    with pytest.raises(BadInput, match=r"inputs must be x: float32 \[6\] for each example, as at first, got .*\[3\]"):
+        rehearsal.terms(net, torch.rand(8, 3), torch.zeros(8, dtype=torch.int64), torch.rand(8, 4))
+
+
 def test_views_are_the_users():
     net, calls = make_net(), []
     rehearsal = Rehearsal(12, DerPlusPlus(), augment=lambda batch: calls.append(len(batch)) or batch)
