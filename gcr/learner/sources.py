@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from gcr.learner import hugging_face
 from gcr.memory.randomness import generator
 from gcr.settings import BadInput
 from gcr.training.schedule import steps_of
@@ -99,10 +100,8 @@ class Items:
 
 
 def make_source(learner: Learner, x: Any, y: Any, batch: int, image: Any, label: str | None) -> Source:
-    if y is None and hasattr(x, "column_names") and hasattr(x, "features"):
-        from gcr.learner.hugging_face import columns
-
-        x, y = columns(x, image, label)
+    if y is None and hugging_face.is_dataset(x):
+        x, y = hugging_face.columns(x, image, label)
     elif y is None and isinstance(x, tuple) and len(x) == 2:
         x, y = x
     if y is not None:
