@@ -134,9 +134,10 @@ def update(
         classifier.resize(settings.n_replayed)
     say(_plan(classifier, batch, added, settings))
     held_out, truth = _all_held_out(classifier, batch)
-    before = _predicted(classifier.learner, held_out) if old else None
-    classifier.learner.fit(*batch.train(), epochs=settings.epochs)
-    accuracies = compare(truth, before, _predicted(classifier.learner, held_out), old, added)
+    with saved.fitting_threads(net_name):
+        before = _predicted(classifier.learner, held_out) if old else None
+        classifier.learner.fit(*batch.train(), epochs=settings.epochs)
+        accuracies = compare(truth, before, _predicted(classifier.learner, held_out), old, added)
     verdict = judge(accuracies, settings.limit)
     if verdict.refused:
         return Outcome(folder.versions()[0], accuracies, verdict, _remedies(accuracies, settings))
