@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # One test process per core. make test WORKERS= runs all tests in one process.
 WORKERS := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test bench docs
+.PHONY: setup demo test bench docs avalanche lightning
 
 setup: $(STAMP)
 
@@ -34,3 +34,15 @@ bench: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Other frameworks, each in an environment of its own: .venv-avalanche, .venv-lightning.
+avalanche:
+	$(PYTHON) benchmarks/against_avalanche.py --setup
+
+lightning:
+	test -x .venv-lightning/bin/python || $(PYTHON) -m venv .venv-lightning
+	.venv-lightning/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	.venv-lightning/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  lightning==2.6.6 datasets==5.2.0 safetensors scikit-learn pillow pytest hypothesis
+	PYTHONPATH=. .venv-lightning/bin/python -m pytest tests/integrations tests/learner/test_hugging_face.py
+	PYTHONPATH=. .venv-lightning/bin/python examples/lightning_module.py

@@ -1,15 +1,17 @@
 """gcr: continual learning with replay memory chosen by gradient coresets.
 
-Training: ``gcr.from_arrays``, ``gcr.train``, ``gcr.GCR``, ``gcr.Sgd``, ``gcr.Training``. One's own loop:
-``gcr.Buffer``. Selection alone: ``gcr.select_coreset``, ``gcr.LastLayerGradients``, ``gcr.collect``, ``gcr.explain``.
-A finished run: ``gcr.load_run``. Any network that is to predict: ``gcr.recompute_bn``. Each is imported when it is
-first used, so that importing the package costs nothing.
+One's own project: ``gcr.Learner``. Experiments: ``gcr.from_arrays``, ``gcr.train``, ``gcr.GCR``, ``gcr.Sgd``,
+``gcr.Training``. One's own loop: ``gcr.Buffer``. Selection alone: ``gcr.select_coreset``, ``gcr.LastLayerGradients``,
+``gcr.collect``, ``gcr.explain``. A finished run: ``gcr.load_run``. Any network that is to predict:
+``gcr.recompute_bn``. Each is imported when it is first used, so that importing the package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcr.experiments.variants import GCR as GCR
+    from gcr.learner import Learner as Learner
+    from gcr.learner import per_sample as per_sample
     from gcr.memory import Buffer as Buffer
     from gcr.models import recompute_bn as recompute_bn
     from gcr.runs.load import load_run as load_run
@@ -30,6 +32,7 @@ HOMES = {
     "Buffer": "gcr.memory",
     "Coreset": "gcr.select",
     "LastLayerGradients": "gcr.select",
+    "Learner": "gcr.learner",
     "Pool": "gcr.select",
     "Sgd": "gcr.training",
     "Training": "gcr.training",
@@ -37,6 +40,7 @@ HOMES = {
     "explain": "gcr.select",
     "from_arrays": "gcr.scenarios",
     "load_run": "gcr.runs.load",
+    "per_sample": "gcr.learner",
     "recompute_bn": "gcr.models",
     "select_coreset": "gcr.select",
     "train": "gcr.training",

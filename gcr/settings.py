@@ -82,6 +82,26 @@ class Settings:
         return cls(**values)
 
 
+def class_of(kind: str, name: str, known: tuple[type[Any], ...]) -> type[Any]:
+    for candidate in known:
+        if candidate.name == name:
+            return candidate
+    raise unknown(kind, name, [candidate.name for candidate in known])
+
+
+def to_mapping(part: Any, *, named: bool = False) -> dict[str, Any]:
+    """The settings of an instance as JSON has them; ``named``: with the name of its class."""
+    values = {name: getattr(part, name) for name in setting_names(type(part))}
+    return {"name": part.name} | values if named else values
+
+
+def from_mapping(values: Mapping[str, Any], kind: str, known: tuple[type[Any], ...]) -> Any:
+    """The opposite of ``to_mapping`` with a name, which is one of ``known``."""
+    rest = dict(values)
+    chosen: type[Settings] = class_of(kind, rest.pop("name", ""), known)
+    return chosen.from_mapping(rest)
+
+
 def _checked(declared: Field[Any], value: Any) -> Any:
     rule, kind = declared.metadata, getattr(declared.type, "__name__", str(declared.type))
     value = _converted(declared.name, kind, value)

@@ -19,7 +19,7 @@ def list_methods() -> None:
 
 def list_selectors() -> None:
     """The ways to choose what memory keeps."""
-    from gcr.experiments.names import POLICIES
+    from gcr.memory import POLICIES
 
     print_names("selector", [(s.name, s.summary, "") for s in POLICIES])
     out.print("settings of a selector: gcr settings METHOD --selector SELECTOR", highlight=False)

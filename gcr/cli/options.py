@@ -34,7 +34,7 @@ AddressOption = Annotated[
 ]
 GpusOption = Annotated[float, typer.Option("--gpus", help="Share of a GPU that Ray gives to each pack, as 0.5.")]
 TrackOption = Annotated[
-    str, typer.Option("--track", help="Report to tensorboard, mlflow or both, as tensorboard,mlflow.")
+    str, typer.Option("--track", help="Report to tensorboard, mlflow or wandb; several as tensorboard,mlflow.")
 ]
 VariantOption = Annotated[
     str | None,

@@ -21,13 +21,13 @@ from torch import nn
 from gcr import models, scenarios
 from gcr.experiments.defaults import FOLLOWS_LR, ONLINE, OPTIMIZER
 from gcr.experiments.migrate import migrated
-from gcr.experiments.names import POLICIES, class_of, flat, from_mapping, short_names, to_mapping
+from gcr.experiments.names import flat, short_names
 from gcr.experiments.optimizers import OptimizerSpec
 from gcr.experiments.variants import check_variant, default_variant, has_variants, settings_of_variant
-from gcr.memory import Policy
+from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS, Method
 from gcr.scenarios import Scenario, Stream
-from gcr.settings import BadInput, setting_names, unknown
+from gcr.settings import BadInput, class_of, from_mapping, setting_names, to_mapping, unknown
 from gcr.training import Training
 from gcr.training.sgd import Sgd
 
@@ -83,15 +83,12 @@ class Experiment:
         return self.optimizer.make(net.parameters())
 
     def to_dict(self) -> dict[str, Any]:
-        memory = None
-        if self.memory is not None:
-            memory = to_mapping(self.memory) | {"selector": to_mapping(self.memory.selector, named=True)}
         return {
             "scenario": self.scenario,
             "stream": to_mapping(self.stream),
             "model": self.model,
             "method": to_mapping(self.method, named=True),
-            "memory": memory,
+            "memory": None if self.memory is None else self.memory.to_json(),
             "optimizer": to_mapping(self.optimizer),
             "training": to_mapping(self.training),
             "seed": self.seed,
@@ -112,7 +109,7 @@ class Experiment:
             raise BadInput(f"experiment lacks {', '.join(sorted(missing))}")
         memory = values["memory"]
         if memory is not None:
-            memory = Policy.from_mapping({**memory, "selector": from_mapping(memory["selector"], "selector", POLICIES)})
+            memory = Policy.from_json(memory)
         return cls(
             scenario=values["scenario"],
             stream=Stream.from_mapping(values["stream"]),

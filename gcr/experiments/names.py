@@ -6,36 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from gcr.memory import BalancedReservoir, GssGreedy, Reservoir
-from gcr.select import SELECTORS, Selector
-from gcr.settings import Settings, setting_names, unknown
-
-POLICIES: tuple[type[Selector] | type[Reservoir] | type[BalancedReservoir] | type[GssGreedy], ...] = (
-    Reservoir,
-    BalancedReservoir,
-    GssGreedy,
-    *SELECTORS,
-)
-
-
-def class_of(kind: str, name: str, known: tuple[type[Any], ...]) -> type[Any]:
-    for candidate in known:
-        if candidate.name == name:
-            return candidate
-    raise unknown(kind, name, [candidate.name for candidate in known])
-
-
-def to_mapping(part: Any, *, named: bool = False) -> dict[str, Any]:
-    """The settings of an instance as JSON has them; ``named``: with the name of its class."""
-    values = {name: getattr(part, name) for name in setting_names(type(part))}
-    return {"name": part.name} | values if named else values
-
-
-def from_mapping(values: Mapping[str, Any], kind: str, known: tuple[type[Any], ...]) -> Any:
-    rest = dict(values)
-    chosen: type[Settings] = class_of(kind, rest.pop("name", ""), known)
-    return chosen.from_mapping(rest)
-
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings under dotted names.

@@ -4,10 +4,11 @@ from gcr.memory.balanced import BalancedReservoir, offer_balanced
 from gcr.memory.buffer import Buffer
 from gcr.memory.examples import Examples
 from gcr.memory.gss_greedy import GssGreedy
-from gcr.memory.policy import Policy, Reservoir
+from gcr.memory.policy import POLICIES, Policy, Reservoir
 from gcr.memory.sampling import SAMPLERS, Coin, Distinct, Sampler, Split
 
 __all__ = [
+    "POLICIES",
     "SAMPLERS",
     "BalancedReservoir",
     "Buffer",

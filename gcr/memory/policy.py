@@ -7,8 +7,9 @@ and policy combine freely: GCR's selection under ER's loss, or GCR's loss on a r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -16,8 +17,8 @@ from gcr.memory.balanced import BalancedReservoir
 from gcr.memory.buffer import Buffer
 from gcr.memory.gss_greedy import GssGreedy
 from gcr.memory.sampling import SAMPLERS
-from gcr.select import Selector
-from gcr.settings import BadInput, Settings, setting
+from gcr.select import SELECTORS, Selector
+from gcr.settings import BadInput, Settings, from_mapping, setting, to_mapping
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,14 @@ class Reservoir(Settings):
 
     name: ClassVar[str] = "reservoir"
     summary: ClassVar[str] = "no selection: every example seen so far has the same chance to be kept, batch by batch"
+
+
+POLICIES: tuple[type[Selector] | type[Reservoir] | type[BalancedReservoir] | type[GssGreedy], ...] = (
+    Reservoir,
+    BalancedReservoir,
+    GssGreedy,
+    *SELECTORS,
+)
 
 
 @dataclass(frozen=True)
@@ -151,6 +160,13 @@ class Policy(Settings):
     def nbytes(self, image_shape: tuple[int, ...], n_classes: int, dtype: torch.dtype = torch.uint8) -> int:
         """Bytes of that buffer, without allocating it."""
         return self.make_buffer(image_shape, n_classes, "meta", dtype).nbytes
+
+    def to_json(self) -> dict[str, Any]:
+        return to_mapping(self) | {"selector": to_mapping(self.selector, named=True)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        return cls.from_mapping({**values, "selector": from_mapping(values["selector"], "selector", POLICIES)})
 
     def check_classes(self, n_classes: int, scenario: str) -> None:
         if self.buffer < n_classes:

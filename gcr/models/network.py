@@ -6,6 +6,7 @@ linear layer whose output is the network's output.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -58,12 +59,19 @@ class Network(nn.Module):
         return Output(features, self.head(features).float())
 
 
+Call = Callable[[nn.Module, Tensor], Any]  # a network and a batch as memory keeps it -> what the network returns
+
+
+def call_plainly(net: nn.Module, batch: Tensor) -> Any:
+    return net(batch)
+
+
 class Attached(Network):
     """Any classifier as a ``Network``. Features are what enters its head in a pass."""
 
-    def __init__(self, net: nn.Module, head: str) -> None:
+    def __init__(self, net: nn.Module, head: str, call: Call = call_plainly) -> None:
         nn.Module.__init__(self)
-        self.net, self.head_name = net, head
+        self.net, self.head_name, self.call = net, head, call
         self.apart = keeps_minibatches_apart(net)
 
     @property
@@ -79,14 +87,34 @@ class Attached(Network):
         entered: list[Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
         try:
-            logits = self.net(images)
+            logits = logits_of(self.call(self.net, images))
         finally:
             hook.remove()
         return Output(entered[-1], logits.float())
 
 
-def attach(net: nn.Module, example: Tensor, n_classes: int, head: str | None = None) -> Network:
-    """``net`` as the training loop needs it. ``example`` is a batch of images as the network takes them.
+class HeadAlone(Network):
+    """A head over features that are computed already."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.trunk, self.head, self.apart = nn.Identity(), head, True
+
+
+def logits_of(output: Any) -> Any:
+    """Some libraries return an object with the logits in it."""
+    return output if isinstance(output, Tensor) else getattr(output, "logits", output)
+
+
+def attach(
+    net: nn.Module,
+    example: Tensor,
+    n_classes: int | None = None,
+    head: str | None = None,
+    call: Call = call_plainly,
+) -> Network:
+    """``net`` as the training loop needs it. ``example`` is a batch of images as the network takes them, or as
+    ``call`` does. Without ``n_classes`` any number of logits will do.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> attach(net, torch.zeros(2, 1, 2, 2), n_classes=3).head
@@ -96,8 +124,8 @@ def attach(net: nn.Module, example: Tensor, n_classes: int, head: str | None = N
         raise BadInput(
             f"net must be a torch.nn.Module, got {type(net).__name__}; build one by gcr.models.build(name, …)"
         )
-    network = net if isinstance(net, Network) else Attached(net, find_head(net, example, head))
-    if network.head.out_features != n_classes:
+    network = net if isinstance(net, Network) else Attached(net, find_head(net, example, head, call), call)
+    if n_classes is not None and network.head.out_features != n_classes:
         raise BadInput(
             f"net must give a logit per class, {n_classes}, got {network.head.out_features}; "
             f"replace its last layer by nn.Linear({network.head.in_features}, {n_classes})"
@@ -106,7 +134,7 @@ def attach(net: nn.Module, example: Tensor, n_classes: int, head: str | None = N
 
 
 @torch.no_grad()
-def find_head(net: nn.Module, example: Tensor, head: str | None = None) -> str:
+def find_head(net: nn.Module, example: Tensor, head: str | None = None, call: Call = call_plainly) -> str:
     """The name of the linear layer that makes the logits: given, or found by one pass in evaluation mode."""
     linear = {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
     known = f"its linear layers: {', '.join(linear) or 'none'}"
@@ -119,7 +147,7 @@ def find_head(net: nn.Module, example: Tensor, head: str | None = None) -> str:
     ]
     modes = [(module, module.training) for module in net.modules()]
     try:
-        logits = net.eval()(example)
+        logits = logits_of(call(net.eval(), example))
     finally:
         for hook in hooks:
             hook.remove()
@@ -141,7 +169,7 @@ def find_head(net: nn.Module, example: Tensor, head: str | None = None) -> str:
         raise BadInput(f'net has several heads with equal outputs; name one by head="{heads[0]}"')
     raise BadInput(
         "the head of net cannot be found: net must return the output of an nn.Linear; move what follows it into the "
-        f'loss, or give train(…, head="NAME") ({known})'
+        f'loss, or name it by head="NAME" ({known})'
     )
 
 

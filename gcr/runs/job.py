@@ -45,7 +45,7 @@ class Execution:
     engine: str = "local"  # or "ray"
     address: str | None = None  # of a Ray cluster, as HOST:PORT; None: one of our own on this machine
     gpus: float = 1.0  # share of a GPU that Ray gives to each pack
-    track: str = ""  # trackers next to the run folder: tensorboard, mlflow, or both with a comma
+    track: str = ""  # trackers next to the run folder: tensorboard, mlflow, wandb; several with commas
     model: bool = True  # whether a finished run keeps its network, as model.safetensors
 
 

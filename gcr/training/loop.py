@@ -322,12 +322,12 @@ def incoming(scenario: Scenario, policy: Policy | None, draws: StepDraws, slot: 
 
 
 @contextmanager
-def own_cuda_stream(device: torch.device) -> Iterator[None]:
-    """Captured steps need a CUDA stream that is not the default one."""
+def own_cuda_stream(device: torch.device, stream: torch.cuda.Stream | None = None) -> Iterator[None]:
+    """Captured steps need a CUDA stream that is not the default one: this, or a new one."""
     if device.type == "cpu":
         yield
         return
-    stream = torch.cuda.Stream(device)
+    stream = stream or torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         yield

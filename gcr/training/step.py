@@ -14,9 +14,10 @@ from torch import Tensor
 from gcr.augment import AnyViews
 from gcr.memory import SAMPLERS, Buffer, Distinct, Policy, Sampler, offer_balanced
 from gcr.methods import Batch, Method
+from gcr.models import Network
 from gcr.training.gss_admission import offer_by_gradients
 from gcr.training.optimizer import apply_gradients, clip_gradients
-from gcr.training.randomness import DrawPlan, ReplayDraws, StepDraws
+from gcr.training.randomness import AdmissionDraws, DrawPlan, ReplayDraws, StepDraws
 from gcr.training.settings import Training
 from gcr.training.state import RunState
 
@@ -96,18 +97,32 @@ def train_step(
     state.diverged_at.copy_(torch.where(first_bad, state.step, state.diverged_at))
     state.step += 1
     if offers and policy is not None and state.memory is not None:
-        task = state.memory.updates.expand_as(labels) if tasks is None else tasks
-        offered = {"image": images, "label": labels, "logits": logits, "task": task}
-        if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay
-            right = right | (state.memory.kept + state.memory.pooled == 0)
-        admitted = right if policy.admit == "correct" else None
-        if policy.compared:
-            whole = policy.compares_whole_gradients
-            offer_by_gradients(net, state.memory, views, offered, admission, admitted, whole)
-        elif policy.balanced:
-            offer_balanced(state.memory, offered, reservoir, admitted)
-        else:
-            state.memory.offer(offered, reservoir, admitted)
+        offer(state.memory, policy, net, views, Incoming(images, labels, tasks), logits, reservoir, admission)
+
+
+def offer(
+    memory: Buffer,
+    policy: Policy,
+    net: Network,
+    views: AnyViews,
+    incoming: Incoming,
+    logits: Tensor,
+    draws: Tensor,
+    admission: AdmissionDraws | None = None,
+) -> None:
+    """Let memory take what it wants of new examples, with their ``logits`` [b, classes]; ``draws`` are [b]."""
+    images, labels, tasks = incoming
+    task = memory.updates.expand_as(labels) if tasks is None else tasks
+    offered = {"image": images, "label": labels, "logits": logits, "task": task}
+    admitted = None
+    if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay
+        admitted = (logits.argmax(1) == labels) | (memory.kept + memory.pooled == 0)
+    if policy.compared:
+        offer_by_gradients(net, memory, views, offered, admission, admitted, policy.compares_whole_gradients)
+    elif policy.balanced:
+        offer_balanced(memory, offered, draws, admitted)
+    else:
+        memory.offer(offered, draws, admitted)
 
 
 def _new_batch(view: Tensor, labels: Tensor, class_weights: Tensor | None) -> Batch:

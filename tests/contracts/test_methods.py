@@ -9,9 +9,9 @@ from conftest import make_scenario
 from named import Training, new_run, train
 
 from gcr.experiments.experiment import Experiment, compose, owners_of
-from gcr.experiments.names import POLICIES, setting_names
-from gcr.memory import Policy
+from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS
+from gcr.settings import setting_names
 from gcr.training import Checkpoints, How, Stopped
 
 PAIRS = [(method, policy) for method in METHODS for policy in (POLICIES if method().replays else POLICIES[:1])]

@@ -10,12 +10,11 @@ from gcr.analysis.tables import distinctions
 from gcr.experiments import variants
 from gcr.experiments.differences import differing
 from gcr.experiments.experiment import compose, owners_of, settings_of
-from gcr.experiments.names import setting_names
 from gcr.experiments.variants import GCR, PAPER, RELEASED, VARIANTS
 from gcr.methods import Gcr
 from gcr.paper.plan import Request, make_plan
 from gcr.select import GradApprox
-from gcr.settings import BadInput
+from gcr.settings import BadInput, setting_names
 
 
 def gcr(**given):

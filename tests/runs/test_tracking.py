@@ -188,7 +188,9 @@ def test_a_run_that_never_began_is_nobodys(tmp_path):
     assert not (job.folder.path / "tensorboard").exists()
 
 
-@pytest.mark.parametrize(("name", "missing"), [("tensorboard", "tensorboard"), ("mlflow", "alembic")])
+@pytest.mark.parametrize(
+    ("name", "missing"), [("tensorboard", "tensorboard"), ("mlflow", "alembic"), ("wandb", "wandb")]
+)
 def test_a_library_that_is_missing(name, missing, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == missing else find(module))
@@ -202,5 +204,5 @@ def test_an_unknown_tracker():
 
 
 def test_nothing_is_imported_unless_asked_for():
-    code = "import sys, gcr.runs.engine; print({'ray', 'mlflow', 'tensorboard'} & sys.modules.keys())"
+    code = "import sys, gcr.runs.engine; print({'ray', 'mlflow', 'tensorboard', 'wandb'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"

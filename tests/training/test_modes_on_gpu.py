@@ -8,8 +8,7 @@ from conftest import make_scenario
 from named import Training, new_run, train
 
 from gcr.experiments.experiment import compose
-from gcr.experiments.names import POLICIES
-from gcr.memory import Policy
+from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS, DerPlusPlus, Gcr
 from gcr.runs.engine import run_all
 from gcr.runs.folder import RunFolder

@@ -5,8 +5,7 @@ import torch
 from conftest import make_scenario
 from named import Training, train
 
-from gcr.experiments.names import POLICIES
-from gcr.memory import Policy
+from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

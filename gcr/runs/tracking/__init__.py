@@ -1,4 +1,4 @@
-"""Reporting runs to other tools while they train: TensorBoard event files, an MLflow store."""
+"""Reporting runs to other tools while they train: TensorBoard event files, an MLflow store, Weights & Biases."""
 
 from gcr.runs.tracking.reporter import TRACKERS, tracked, trackers
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from pathlib import Path
 from typing import Any, ClassVar
 
-from gcr.runs.folder import TRIALS, write_whole
+from gcr.runs.folder import write_whole
 from gcr.runs.job import Job
-from gcr.runs.tracking.record import Numbers
+from gcr.runs.tracking.record import Numbers, is_trial, place
 
 REMEMBERED = "mlflow-run.txt"
 TRIAL = "gcr.trial"  # the tag of a run that only served to choose values
@@ -77,16 +76,6 @@ class MlflowStore:
         if not os.environ.get("MLFLOW_TRACKING_URI"):
             artifacts = (place(job) / "mlflow-artifacts").as_uri()
         return str(client.create_experiment(job.experiment.scenario, artifact_location=artifacts))
-
-
-def is_trial(job: Job) -> bool:
-    return job.folder.out.name == TRIALS
-
-
-def place(job: Job) -> Path:
-    """The ``--out`` folder: trials have a folder of their own below it, but no store of their own."""
-    out = job.folder.out.absolute()
-    return out.parent if is_trial(job) else out
 
 
 def _find_run(client: Any, run_id: str) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
+from gcr.runs.folder import TRIALS
 from gcr.runs.job import Job
 
 Numbers = dict[str, float]
@@ -23,3 +25,13 @@ class Tracker(Protocol):
     def name(self) -> str: ...
 
     def open(self, job: Job) -> Record: ...
+
+
+def is_trial(job: Job) -> bool:
+    return job.folder.out.name == TRIALS
+
+
+def place(job: Job) -> Path:
+    """The ``--out`` folder: trials have a folder of their own below it, but no store of their own."""
+    out = job.folder.out.absolute()
+    return out.parent if is_trial(job) else out

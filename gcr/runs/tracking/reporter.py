@@ -18,9 +18,10 @@ from gcr.runs.job import Event, Execution, Job, Listener, in_words
 from gcr.runs.tracking.event_files import EventFiles
 from gcr.runs.tracking.mlflow_store import MlflowStore
 from gcr.runs.tracking.record import Numbers, Record, Tracker
+from gcr.runs.tracking.wandb_runs import WandbRuns
 from gcr.settings import BadInput, unknown
 
-TRACKERS: tuple[type[EventFiles] | type[MlflowStore], ...] = (EventFiles, MlflowStore)
+TRACKERS: tuple[type[EventFiles] | type[MlflowStore] | type[WandbRuns], ...] = (EventFiles, MlflowStore, WandbRuns)
 CLOSE_SECONDS = 60.0  # for what is still to be reported when all runs have ended
 
 

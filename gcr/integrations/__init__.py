@@ -1,0 +1,1 @@
+"""Replay in the loops of other frameworks. Each module imports its framework; none is imported here."""

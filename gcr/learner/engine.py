@@ -1,0 +1,230 @@
+"""The training step over batches that a user brings: the same step, memory and selection as in ``gcr.train``.
+
+Draws are a function of (seed, step), made for some steps ahead. On a GPU the step is captured as a CUDA graph: batches
+are copied to a fixed place first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcr.augment import AnyViews
+from gcr.learner.head import grow_head, grown_extras
+from gcr.memory import Policy
+from gcr.memory.randomness import generator
+from gcr.methods import Method
+from gcr.models import Network
+from gcr.settings import BadInput
+from gcr.training.loop import own_cuda_stream
+from gcr.training.numerics import computing
+from gcr.training.optimizer import AnyOptimizer
+from gcr.training.randomness import EpochDraws, StepDraws
+from gcr.training.reselect import recompute_bn_on_memory, reselect
+from gcr.training.settings import Training
+from gcr.training.state import RunState
+from gcr.training.step import Incoming, draw_plan, offer
+from gcr.training.step_runner import StepRunner, pick_mode
+
+AHEAD = 64  # steps whose draws are made at once
+AT_ONCE = 256  # examples of a pass without gradients
+PLACE = ("steps", "batch", "offered", "arrived", "tasks", "selections")  # numbers that a saved engine has
+
+
+class Engine:
+    """``shape`` and ``dtype`` are those of an example as memory keeps it."""
+
+    def __init__(
+        self,
+        network: Network,
+        optimizer: AnyOptimizer,
+        method: Method,
+        policy: Policy | None,
+        views: AnyViews,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        precision: str,
+        seed: int,
+        mode: str = "auto",
+    ) -> None:
+        self.method, self.policy, self.views = method, policy, views
+        self.shape, self.dtype, self.device, self.precision, self.seed = shape, dtype, device, precision, seed
+        self.mode, self.remark = pick_mode(mode, device, optimizer)
+        memory = policy.make_buffer(shape, network.head.out_features, device, dtype) if policy else None
+        self.state = RunState.fresh(network, optimizer, method, memory, 1, device)
+        self.batch = 0  # the largest so far
+        self.tasks = 0  # that have ended
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    @property
+    def n_outputs(self) -> int:
+        return self.state.net.head.out_features
+
+    def step(self, rows: Tensor, labels: Tensor, offers: bool = True) -> None:
+        """Train on a batch on the device, and offer it to memory."""
+        state, n = self.state, len(labels)
+        if n > self.batch:
+            self.batch = n
+            self._make_runner()
+        elif state.epoch_steps == AHEAD:
+            self._draw()
+        with self._on_own_stream(), self._own_randomness():
+            if self.slots is None:
+                self.incoming = Incoming(rows, labels)
+            else:
+                self.slots.images[:n].copy_(rows, non_blocking=True)
+                self.slots.labels[:n].copy_(labels, non_blocking=True)
+            self.runner(n, offers)
+        if offers:
+            self._select_if_due(n)
+
+    @torch.no_grad()
+    def remember(self, rows: Tensor, labels: Tensor) -> None:
+        """Offer a batch to memory without training on it, with the network's logits of now."""
+        state, policy = self.state, self.policy
+        if policy is None or state.memory is None:
+            return
+        draws = generator((self.seed, int(state.memory.adds)), "remember").random(len(labels))
+        state.memory.adds += 1
+        with computing(self.precision, self.device):
+            logits = state.net.eval()(self.views.plain(rows))
+        reservoir = torch.from_numpy(draws).to(self.device)
+        offer(state.memory, policy, state.net, self.views, Incoming(rows, labels), logits, reservoir)
+        state.offered = True
+        self._select_if_due(len(labels))
+
+    @torch.no_grad()
+    def refresh_logits(self) -> None:
+        """Store the logits of now with the examples of this task, which came when the network knew less."""
+        memory = self.state.memory
+        if memory is None:
+            return
+        rows = memory.filled_rows()
+        rows = rows[memory.columns["task"][rows] == memory.updates]
+        for part in rows.split(AT_ONCE):
+            with computing(self.precision, self.device):
+                logits = self.state.net.eval()(self.views.plain(memory.columns["image"][part]))
+            memory.columns["logits"][part] = logits.float()
+
+    def end_task(self) -> None:
+        """Where a selector chooses memory, it does so now."""
+        state, policy = self.state, self.policy
+        if policy is not None and state.memory is not None:
+            if policy.selects and not policy.every and int(state.memory.pooled):
+                self._select()
+            elif not policy.selects:
+                state.memory.updates += 1
+            if policy.statistics == "memory" and len(state.memory):
+                with computing(self.precision, self.device):
+                    recompute_bn_on_memory(state.net, state.memory, self.views)
+        self.tasks += 1
+
+    def grow(self, n_outputs: int) -> None:
+        """Give the head more outputs. What memory has stored does not know them."""
+        state = self.state
+        grow_head(state.net.head, n_outputs, self.seed, state.optimizer)
+        if state.memory is not None:
+            state.memory.widen_logits(n_outputs)
+        if state.class_weights is not None:
+            state.class_weights = torch.cat(
+                [state.class_weights, state.class_weights.new_ones(n_outputs - len(state.class_weights))]
+            )
+        state.extras = grown_extras(self.method, state.net, state.extras)
+        if self.batch:
+            self._make_runner()
+
+    @torch.no_grad()
+    def logits(self, rows: Tensor) -> Tensor:
+        """Scores of the classes, by the method's rule: [n, outputs] on the device."""
+        with computing(self.precision, self.device):
+            return self.method.predict(self.state.net.eval(), self.views.plain(rows), self.state.extras).float()
+
+    def run_eagerly(self) -> None:
+        """From now on: a captured step would keep the learning rate that it was captured with."""
+        self.mode = "eager"
+        if self.batch:
+            self._make_runner()
+
+    def refuse_diverged(self) -> None:
+        if int(self.state.diverged_at) >= 0:
+            raise BadInput("the loss became NaN or inf; load the last saved state, and try a smaller learning rate")
+
+    # Saving.
+
+    def place(self) -> dict[str, Any]:
+        own = {"batch": self.batch, "tasks": self.tasks}
+        return {name: own[name] if name in own else getattr(self.state, name) for name in PLACE}
+
+    def restore(self, place: dict[str, Any]) -> None:
+        """Go on from there; tensors have been put back already."""
+        self.batch, self.tasks = place["batch"], place["tasks"]
+        for name in ("steps", "offered", "arrived", "selections"):
+            setattr(self.state, name, place[name])
+        if self.batch:
+            self._make_runner()
+
+    def _make_runner(self) -> None:
+        """For batches up to ``batch``: draws and slots of that size, and no captured step."""
+        plan = draw_plan(self.method, self.policy, Training(batch=self.batch))
+        self.draws = EpochDraws(plan, AHEAD, self.device)
+        self.slots: Incoming | None = None
+        if self.mode != "eager":
+            images = torch.zeros((self.batch, *self.shape), dtype=self.dtype, device=self.device)
+            self.slots = Incoming(images, torch.zeros(self.batch, dtype=torch.int64, device=self.device))
+        self.runner = StepRunner(
+            self.state, self._incoming, self.views, self.method, self.policy, self.draws, self.precision, self.mode
+        )
+        self._draw()
+
+    def _draw(self) -> None:
+        """Make the draws of the next steps. A step finds its own by ``state.step``."""
+        chunk, place = divmod(self.state.steps, AHEAD)
+        self.draws.fill((self.seed, 0, chunk), torch.arange(AHEAD * self.batch), AHEAD, shuffled=False)
+        self.state.step.fill_(place)
+        self.state.epoch_steps = place
+
+    def _incoming(self, draws: StepDraws) -> Incoming:
+        if self.slots is None:
+            return self.incoming
+        n = len(draws.rows)
+        return Incoming(self.slots.images[:n], self.slots.labels[:n])
+
+    def _select_if_due(self, arrived: int) -> None:
+        """After every ``policy.every`` examples, if that is asked for."""
+        state, policy = self.state, self.policy
+        if policy is not None and policy.selects and policy.every:
+            state.arrived += arrived
+            if state.arrived >= policy.every:
+                self._select()
+                state.arrived = 0
+
+    def _select(self) -> None:
+        state, policy = self.state, self.policy
+        assert policy is not None
+        assert state.memory is not None
+        self.refuse_diverged()
+        key = (self.seed, len(state.selections))
+        with computing(self.precision, self.device, autocast=False):
+            about = reselect(state.memory, policy, self.method, state.net, self.views, key)
+        state.selections.append({"task": self.tasks} | about)
+
+    def _on_own_stream(self) -> Any:
+        return own_cuda_stream(self.device, self.stream) if self.stream is not None else nullcontext()
+
+    @contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """Dropout on a CPU follows (seed, step), so that a run that goes on repeats it. Others' numbers stay theirs."""
+        if self.stream is not None:
+            yield
+            return
+        before = torch.get_rng_state()
+        torch.default_generator.manual_seed((self.seed << 32) + self.state.steps)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(before)

@@ -1,0 +1,179 @@
+"""What a user's network takes, as memory keeps it: one tensor a batch, one row an example.
+
+A tensor stays as it is. Tuples and dicts of tensors are stored as rows of bytes, and put together again where the
+network is called.
+
+>>> layout = Layout.of({"ids": torch.tensor([[5, 7], [1, 2]]), "mask": torch.tensor([[True, False], [True, True]])})
+>>> rows = layout.rows({"ids": torch.tensor([[3, 4]]), "mask": torch.tensor([[True, True]])})
+>>> rows.shape, layout.inputs(rows)["ids"].tolist()
+(torch.Size([1, 18]), [[3, 4]])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gcr.memory.examples import refuse_not_finite
+from gcr.settings import BadInput
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of an input, without the batch dimension."""
+
+    name: str  # empty where the input is a tensor, "0", "1", … in a tuple
+    dtype: str  # as "float32"
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * dtype_of(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name or 'x'}: {self.dtype} {list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    kind: str  # tensor, tuple or dict
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, x: Any) -> Self:
+        """Of a batch as the user gives it."""
+        kind, tensors = _tensors(x)
+        parts = (Part(name, str(t.dtype).removeprefix("torch."), tuple(t.shape[1:])) for name, t in tensors.items())
+        return cls(kind, tuple(parts))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(value["kind"], tuple(Part(p["name"], p["dtype"], tuple(p["shape"])) for p in value["parts"]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of rows."""
+        return dtype_of(self.parts[0].dtype) if self.kind == "tensor" else torch.uint8
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a row."""
+        return self.parts[0].shape if self.kind == "tensor" else (sum(part.nbytes for part in self.parts),)
+
+    @property
+    def is_image(self) -> bool:
+        """[c, h, w] of bytes or floats, with as many channels as images have."""
+        shape = self.shape
+        return self.scales and len(shape) == 3 and shape[0] in (1, 3, 4)
+
+    @property
+    def scales(self) -> bool:
+        """Whether numbers are bytes, which the network gets as floats in [0, 1], or floats."""
+        return self.kind == "tensor" and (self.dtype == torch.uint8 or self.dtype.is_floating_point)
+
+    def rows(self, x: Any, device: torch.device | str = "cpu") -> Tensor:
+        """A batch as memory keeps it. Refused if it is not of this layout."""
+        kind, tensors = _tensors(x)
+        got = Layout.of(x)
+        if got != self:
+            wanted, given = (", ".join(map(str, layout.parts)) for layout in (self, got))
+            raise BadInput(f"x must be {wanted} for each example, as in the first batch, got {given}")
+        if kind == "tensor":
+            return tensors[""].to(device)
+        flat = [t.contiguous().reshape(len(t), -1).view(torch.uint8).reshape(len(t), -1) for t in tensors.values()]
+        return torch.cat(flat, 1).to(device)
+
+    def inputs(self, rows: Tensor) -> Any:
+        """The opposite of ``rows``."""
+        if self.kind == "tensor":
+            return rows
+        cut = rows.split([part.nbytes for part in self.parts], 1)
+        tensors = {
+            part.name: raw.contiguous().view(dtype_of(part.dtype)).reshape(len(rows), *part.shape)
+            for part, raw in zip(self.parts, cut, strict=True)
+        }
+        return tensors if self.kind == "dict" else tuple(tensors.values())
+
+    def call(self, net: nn.Module, rows: Tensor) -> Any:
+        """Dicts are keyword arguments, tuples are positional ones."""
+        x = self.inputs(rows)
+        return net(**x) if self.kind == "dict" else net(*x) if self.kind == "tuple" else net(x)
+
+
+def dtype_of(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _tensors(x: Any) -> tuple[str, dict[str, Tensor]]:
+    """Kind and tensors of a batch; all have the same number of rows."""
+    if isinstance(x, Mapping):
+        kind, tensors = "dict", {str(name): as_rows(f"x[{name!r}]", value) for name, value in x.items()}
+    elif isinstance(x, tuple):
+        kind, tensors = "tuple", {str(place): as_rows(f"x[{place}]", value) for place, value in enumerate(x)}
+    else:
+        kind, tensors = "tensor", {"": as_rows("x", x)}
+    if not tensors:
+        raise BadInput("x must hold at least one tensor, got an empty " + kind)
+    lengths = {name: len(tensor) for name, tensor in tensors.items()}
+    if len(set(lengths.values())) > 1:
+        raise BadInput(f"all parts of x must have the same number of examples, got {lengths}")
+    if not next(iter(lengths.values())):
+        raise BadInput("x must have at least one example, got none")
+    return kind, tensors
+
+
+def as_rows(name: str, values: Any) -> Tensor:
+    """Tensors, arrays and lists of numbers, a row an example. float64 becomes float32."""
+    if not isinstance(values, Tensor):
+        if isinstance(values, list) and values and isinstance(values[0], Tensor):
+            try:
+                values = torch.stack(values)
+            except (RuntimeError, TypeError) as error:
+                raise BadInput(f"{name} must have rows of equal shapes ({error})") from None
+        else:
+            values = _from_numpy(name, values)
+    if values.dim() == 0:
+        raise BadInput(f"{name} must have a row per example, got a single number")
+    rows: Tensor = values.detach()
+    if rows.is_complex():
+        raise BadInput(f"{name} must be real numbers, got {rows.dtype}")
+    if rows.dtype == torch.float64:
+        rows = rows.float()
+    if rows.is_floating_point() and rows.device.type == "cpu" and not bool(rows.isfinite().all()):
+        refuse_not_finite(name, rows)
+    return rows
+
+
+def _from_numpy(name: str, values: Any) -> Tensor:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise BadInput(f"{name} must have rows of equal shapes ({error})") from None
+    if array.dtype.kind not in "biuf":
+        raise BadInput(f"{name} must be numbers, got {array.dtype}; turn text and dates into numbers first")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def as_one(x: Any) -> Any:
+    """A single example as a batch of one. A dict of numbers, as streams have them, is a vector in its keys' order."""
+    if isinstance(x, Mapping):
+        if x and all(isinstance(value, Real | bool) for value in x.values()):
+            return torch.tensor([[float(x[name]) for name in sorted(x)]])
+        return {name: _alone(value) for name, value in x.items()}
+    return tuple(map(_alone, x)) if isinstance(x, tuple) else _alone(x)
+
+
+def _alone(value: Any) -> Tensor:
+    return (value if isinstance(value, Tensor) else _from_numpy("x", value))[None]

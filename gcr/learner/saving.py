@@ -1,0 +1,215 @@
+"""A learner in files: what ``save`` writes and ``load`` puts back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gcr.augment import Views
+from gcr.learner.head import cut_or_grow
+from gcr.learner.inputs import Layout
+from gcr.learner.labels import from_json, to_json
+from gcr.learner.state_folder import StateFolder
+from gcr.memory import Policy
+from gcr.methods import METHODS
+from gcr.settings import BadInput, from_mapping, to_mapping
+from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, restore_optimizer
+from gcr.training.sgd import Sgd
+
+if TYPE_CHECKING:
+    from gcr.learner.learner import Learner
+
+L = TypeVar("L", bound="Learner")
+NET, EXTRA, MEMORY, OPTIMIZER = "net.", "extra.", "memory.", "optimizer."
+
+
+def save(learner: Learner, path: str | Path) -> None:
+    about, tensors = state(learner)
+    StateFolder(path).write({"learner": about}, tensors)
+
+
+def state(learner: Learner) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if learner.engine is None or learner.layout is None:
+        raise BadInput("a learner that has seen nothing cannot be saved; call fit or observe first")
+    engine = learner.engine
+    engine.refuse_diverged()
+    about = {
+        "classes": [to_json(label) for label in learner.classes],
+        "method": to_mapping(learner.method, named=True) | {"own": type(learner.method) not in METHODS},
+        "memory": None if learner.policy is None else learner.policy.to_json(),
+        "optimizer": _optimizer_about(engine.state.optimizer),
+        "layout": asdict(learner.layout),
+        "augment": _augment_about(learner.augment),
+        "frozen": learner.frozen,
+        "class_weight": _weights_about(learner.class_weight),
+        "clip": learner.clip,
+        "precision": learner.precision,
+        "head": learner.head,
+        "seed": learner.seed,
+        "counts": learner.counts,
+        "fits": learner.fits,
+        "outputs": engine.n_outputs,
+        "place": engine.place(),
+    }
+    tensors = {NET + name: tensor for name, tensor in learner.net.state_dict().items()}
+    tensors |= {EXTRA + name: tensor for name, tensor in engine.state.extras.items()}
+    tensors |= {OPTIMIZER + name: tensor for name, tensor in optimizer_tensors(engine.state.optimizer)}
+    if engine.state.memory is not None:
+        tensors |= {MEMORY + name: tensor for name, tensor in engine.state.memory.tensors()}
+    return about, tensors
+
+
+def load(kind: type[L], path: str | Path, net: nn.Module, version: int | None, given: dict[str, Any]) -> L:
+    about, tensors = StateFolder(path).read(version)
+    if "learner" not in about:
+        raise BadInput(f"{path} is not the state of a learner; give a folder that learner.save wrote")
+    try:
+        return from_state(kind, about["learner"], tensors, net, given)
+    except (KeyError, TypeError) as error:
+        raise BadInput(f"{path} cannot be read by this gcr ({error!r}); load it with the gcr that made it") from None
+
+
+def from_state(
+    kind: type[L], about: Mapping[str, Any], tensors: Mapping[str, Tensor], net: nn.Module, given: dict[str, Any]
+) -> L:
+    if unknown := given.keys() - {"optimizer", "augment", "method", "device", "precision"}:
+        raise BadInput(f"load takes optimizer, augment, method, device and precision, got {sorted(unknown)[0]}")
+    layout = Layout.from_json(about["layout"])
+    learner = kind(
+        net,
+        Policy.from_json(about["memory"]) if about["memory"] else 1,
+        method=_method(about["method"], given),
+        optimizer=_optimizer(about["optimizer"], given),
+        augment=_augment(about["augment"], given),
+        frozen=about["frozen"],
+        classes=[from_json(label) for label in about["classes"]],
+        class_weight=_weights(about["class_weight"]),
+        clip=about["clip"],
+        precision=given.get("precision", about["precision"]),
+        device=given.get("device"),
+        head=about["head"],
+        seed=about["seed"],
+    )
+    _load_net(learner, layout, about, tensors)
+    engine = learner.engine
+    assert engine is not None
+    learner.counts, learner.fits = list(about["counts"]), about["fits"]
+    with torch.no_grad():
+        for name, tensor in engine.state.extras.items():
+            tensor.copy_(tensors[EXTRA + name])
+        if engine.state.memory is not None:
+            for name, tensor in engine.state.memory.tensors():
+                tensor.copy_(tensors[MEMORY + name])
+    optimizer = engine.state.optimizer
+    remembered = {n.removeprefix(OPTIMIZER): t for n, t in tensors.items() if n.startswith(OPTIMIZER)}
+    try:
+        restore_optimizer(optimizer, remembered)
+    except ValueError as error:
+        raise BadInput(f"optimizer does not fit the saved one ({error}); give one made as before") from None
+    engine.restore(dict(about["place"]))
+    return learner
+
+
+def _load_net(learner: Learner, layout: Layout, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Start the learner with the saved weights. An error names what does not fit."""
+    weights = {name.removeprefix(NET): tensor for name, tensor in tensors.items() if name.startswith(NET)}
+    example = _zeros(layout)
+    trunk = learner.attach_head(layout, example)
+    cut_or_grow(trunk.head, about["outputs"], learner.seed)
+    own = learner.net.state_dict()
+    wrong = [name for name in own if name not in weights] + [name for name in weights if name not in own]
+    wrong += [name for name in own if name in weights and own[name].shape != weights[name].shape]
+    if wrong:
+        name = wrong[0]
+        shapes = [tuple(held[name].shape) if name in held else "nothing" for held in (weights, own)]
+        raise BadInput(
+            f"net does not fit the saved state: {name} is {shapes[0]} there, {shapes[1]} in net ({len(wrong)} "
+            "differences in all); build the network as it was when it was saved"
+        )
+    learner.net.load_state_dict(weights)
+    learner.start(layout, example, about["outputs"])
+
+
+def _zeros(layout: Layout) -> Any:
+    parts = {part.name: torch.zeros((2, *part.shape), dtype=getattr(torch, part.dtype)) for part in layout.parts}
+    return parts if layout.kind == "dict" else tuple(parts.values()) if layout.kind == "tuple" else parts[""]
+
+
+def _optimizer_about(optimizer: AnyOptimizer) -> dict[str, Any]:
+    if isinstance(optimizer, Sgd):
+        return {"name": "gcr.Sgd", "lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
+    groups = optimizer.state_dict()["param_groups"]
+    plain = all(_is_plain(value) for group in groups for name, value in group.items())
+    known = type(optimizer) is getattr(torch.optim, type(optimizer).__name__, None)
+    return {"name": type(optimizer).__name__, "own": not (plain and known), "groups": groups if plain else []}
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        value is None
+        or isinstance(value, int | float | str | bool)
+        or (isinstance(value, list | tuple) and all(map(_is_plain, value)))
+    )
+
+
+def _optimizer(about: Mapping[str, Any], given: dict[str, Any]) -> Any:
+    if "optimizer" in given:
+        return given["optimizer"]
+    if about["name"] == "gcr.Sgd":
+        return lambda parameters: Sgd(parameters, about["lr"], about["weight_decay"])
+    if about["own"]:
+        raise BadInput(f"optimizer must be given to load: {about['name']} cannot be made from the file")
+
+    def make(parameters: Any) -> Optimizer:
+        held, groups = list(parameters), [dict(group) for group in about["groups"]]
+        for group in groups:
+            group["params"] = [held[number] for number in group["params"]]
+            for name in ("betas",):
+                if name in group:
+                    group[name] = tuple(group[name])
+        chosen = getattr(torch.optim, about["name"])
+        optimizer: Optimizer = chosen(held, lr=groups[0]["lr"])
+        optimizer.param_groups[:] = groups
+        return optimizer
+
+    return make
+
+
+def _method(about: Mapping[str, Any], given: dict[str, Any]) -> Any:
+    values = {name: value for name, value in about.items() if name != "own"}
+    if "method" in given:
+        return given["method"]
+    if about["own"]:
+        raise BadInput(f"method must be given to load: {about['name']} is not one of gcr's own")
+    return from_mapping(values, "method", METHODS)
+
+
+def _augment_about(augment: Any) -> Any:
+    if isinstance(augment, Views):
+        return {"views": asdict(augment)}
+    return augment if augment is None or augment == "auto" else {"own": getattr(augment, "__name__", repr(augment))}
+
+
+def _augment(about: Any, given: dict[str, Any]) -> Any:
+    if "augment" in given:
+        return given["augment"]
+    if isinstance(about, Mapping) and "own" in about:
+        raise BadInput(f"augment must be given to load: the learner was saved with a function, {about['own']}")
+    if isinstance(about, Mapping):
+        values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in about["views"].items()}
+        return Views(**values)
+    return about
+
+
+def _weights_about(given: Any) -> Any:
+    return [[to_json(label), weight] for label, weight in given.items()] if isinstance(given, Mapping) else given
+
+
+def _weights(about: Any) -> Any:
+    return {from_json(label): weight for label, weight in about} if isinstance(about, list) else about

@@ -1,0 +1,143 @@
+"""What ``Learner.fit`` accepts, as batches of rows and class numbers on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from gcr.memory.randomness import generator
+from gcr.settings import BadInput
+from gcr.training.schedule import steps_of
+
+if TYPE_CHECKING:
+    from gcr.learner.learner import Learner
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+
+
+class Source(Protocol):
+    @property
+    def steps(self) -> int | None:
+        """Of an epoch; None where it is not known."""
+
+    def epoch(self, number: int) -> Batches:
+        """The batches of an epoch."""
+
+    def once(self) -> Batches:
+        """Every example once, in order."""
+
+
+class Arrays:
+    """All examples at once. They stay where they are, and batches go to the device."""
+
+    def __init__(self, rows: Tensor, labels: Tensor, batch: int, device: torch.device, seed: int, fits: int) -> None:
+        self.rows, self.labels, self.batch, self.device = rows, labels, batch, device
+        self.key = (seed, fits)
+        self.steps = steps_of(len(labels), batch)
+
+    def epoch(self, number: int) -> Batches:
+        order = generator((*self.key, number), "order").permutation(len(self.labels))
+        for place in torch.from_numpy(order).split(self.batch)[: self.steps]:
+            yield self._at(place)
+
+    def once(self) -> Batches:
+        for place in torch.arange(len(self.labels)).split(self.batch):
+            yield self._at(place)
+
+    def _at(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        return self.rows[place.to(self.rows.device)].to(self.device), self.labels[place].to(self.device)
+
+
+class Loader:
+    """A DataLoader, or anything else that can be iterated over again and gives (x, y) or a dict."""
+
+    def __init__(self, learner: Learner, batches: Any, image: Any, label: str | None) -> None:
+        self.learner, self.batches, self.image, self.label = learner, batches, image, label
+        self.steps = len(batches) if hasattr(batches, "__len__") else None
+
+    def epoch(self, number: int) -> Batches:
+        empty = True
+        for batch in self.batches:
+            x, y = pair(batch, self.image, self.label)
+            if len(y) == 1 and not empty:
+                continue  # a last example alone has no batch statistics
+            empty = False
+            yield self.learner.take(x, y)
+        if empty:
+            raise BadInput("x gave no batches; it must be possible to iterate over it once per epoch")
+
+    def once(self) -> Batches:
+        return self.epoch(0)
+
+
+class Items:
+    """A map-style Dataset: shuffled by the learner's seed, collated by torch."""
+
+    def __init__(self, learner: Learner, items: Any, batch: int, image: Any, label: str | None) -> None:
+        self.learner, self.items, self.batch, self.image, self.label = learner, items, batch, image, label
+        self.steps = steps_of(len(items), batch)
+        self.fits = learner.fits
+
+    def epoch(self, number: int) -> Batches:
+        seed = int(generator((self.learner.seed, self.fits, number), "order").integers(2**31))
+        order = torch.Generator().manual_seed(seed)
+        for done, batch in enumerate(DataLoader(self.items, self.batch, shuffle=True, generator=order)):
+            if done < self.steps:
+                yield self.learner.take(*pair(batch, self.image, self.label))
+
+    def once(self) -> Batches:
+        for batch in DataLoader(self.items, self.batch):
+            yield self.learner.take(*pair(batch, self.image, self.label))
+
+
+def make_source(learner: Learner, x: Any, y: Any, batch: int, image: Any, label: str | None) -> Source:
+    if y is None and hasattr(x, "column_names") and hasattr(x, "features"):
+        from gcr.learner.hugging_face import columns
+
+        x, y = columns(x, image, label)
+    elif y is None and isinstance(x, tuple) and len(x) == 2 and not isinstance(x, Dataset):
+        x, y = x
+    if y is not None:
+        rows, labels = learner.take_all(x, y)
+        return Arrays(rows, labels, batch, learner.device, learner.seed, learner.fits)
+    if isinstance(x, DataLoader | IterableDataset):
+        loader = DataLoader(x, batch) if isinstance(x, IterableDataset) else x
+        return _cached(learner, Loader(learner, loader, image, label), batch)
+    items: Any = x
+    if isinstance(x, Dataset) or (hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, Tensor)):
+        if not len(items):
+            raise BadInput("x must have at least one example, got an empty dataset")
+        return _cached(learner, Items(learner, x, batch, image, label), batch)
+    if hasattr(x, "__iter__") and not isinstance(x, Tensor):
+        return _cached(learner, Loader(learner, x, image, label), batch)
+    raise BadInput("y must be given with x; x alone must be a Dataset, a DataLoader or a Hugging Face dataset")
+
+
+def _cached(learner: Learner, source: Source, batch: int) -> Source:
+    """Features of a frozen network are computed once."""
+    if not learner.frozen:
+        return source
+    rows, labels = zip(*source.once(), strict=True)
+    return Arrays(torch.cat(rows), torch.cat(labels).cpu(), batch, learner.device, learner.seed, learner.fits)
+
+
+def pair(batch: Any, image: Any, label: str | None) -> tuple[Any, Any]:
+    """(x, y) of what a loader gave: a pair, or a dict in which ``label`` names y and ``image`` x (or all else is)."""
+    if isinstance(batch, Mapping):
+        if label is None or label not in batch:
+            raise BadInput(
+                f'label must name the labels in the batch, as label="labels", got {label!r}; it has {list(batch)}'
+            )
+        rest = {name: value for name, value in batch.items() if name != label}
+        if isinstance(image, str):
+            if image not in rest:
+                raise BadInput(f"image must name an entry of the batch, got {image!r}; it has {list(batch)}")
+            return rest[image], batch[label]
+        return {name: rest[name] for name in image} if image else rest, batch[label]
+    if isinstance(batch, list | tuple) and len(batch) == 2:
+        return batch[0] if not isinstance(batch[0], list) else tuple(batch[0]), batch[1]
+    raise BadInput(f"x must give batches (inputs, labels), got {type(batch).__name__}")
