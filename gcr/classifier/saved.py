@@ -17,6 +17,7 @@ from gcr.models import build
 from gcr.settings import BadInput
 
 HELD_OUT = "heldout."
+AT_ONCE = 256  # examples
 SMALL_NETS = ("convnet", "mlp")
 
 
@@ -51,7 +52,8 @@ class Classifier:
         )
         rows, labels = self.learner.take(old.memory.examples, old.memory.labels)
         assert self.learner.engine is not None
-        self.learner.engine.remember(rows, labels)
+        for part in zip(rows.split(AT_ONCE), labels.split(AT_ONCE), strict=True):
+            self.learner.engine.remember(*part)
         self.learner.fits = old.fits
 
     @property
