@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gcr.augment import Views
+from gcr.learner.class_weights import ClassWeights
 from gcr.learner.head import cut_or_grow
 from gcr.learner.inputs import Layout
 from gcr.learner.labels import from_json, to_json
@@ -47,12 +48,11 @@ def state(learner: Learner) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "layout": asdict(learner.layout),
         "augment": _augment_about(learner.augment),
         "frozen": learner.frozen,
-        "class_weight": _weights_about(learner.class_weight),
+        "class_weights": learner.class_weights.to_json(),
         "clip": learner.clip,
         "precision": learner.precision,
         "head": learner.head,
         "seed": learner.seed,
-        "counts": learner.counts,
         "fits": learner.fits,
         "outputs": engine.n_outputs,
         "place": engine.place(),
@@ -89,17 +89,17 @@ def from_state(
         augment=_augment(about["augment"], given),
         frozen=about["frozen"],
         classes=[from_json(label) for label in about["classes"]],
-        class_weight=_weights(about["class_weight"]),
-        clip=about["clip"],
+        clip=about["clip"] or None,
         precision=given.get("precision", about["precision"]),
         device=given.get("device"),
         head=about["head"],
         seed=about["seed"],
     )
+    learner.class_weights = ClassWeights.from_json(about["class_weights"])
     _load_net(learner, layout, about, tensors)
     engine = learner.engine
     assert engine is not None
-    learner.counts, learner.fits = list(about["counts"]), about["fits"]
+    learner.fits = about["fits"]
     with torch.no_grad():
         for name, tensor in engine.state.extras.items():
             tensor.copy_(tensors[EXTRA + name])
@@ -205,11 +205,3 @@ def _augment(about: Any, given: dict[str, Any]) -> Any:
         values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in about["views"].items()}
         return Views(**values)
     return about
-
-
-def _weights_about(given: Any) -> Any:
-    return [[to_json(label), weight] for label, weight in given.items()] if isinstance(given, Mapping) else given
-
-
-def _weights(about: Any) -> Any:
-    return {from_json(label): weight for label, weight in about} if isinstance(about, list) else about

@@ -104,7 +104,7 @@ def test_an_update_that_costs_an_old_class_is_refused(gcr, state):
     """What is new lies where the ants are."""
     before = content(state)
     write_rows(Path("second.csv"), ["emu"], n=200, seed=1, centres={"emu": CENTRES["ant"]})
-    words = ("update", "state", "second.csv", "--epochs", "8")
+    words = ("update", "state", "second.csv", "--epochs", "8", "--memory", "40")
     code, _, said = gcr(*words)
     assert code == 1
     assert re.search(
