@@ -68,7 +68,7 @@ def against_the_paper() -> Figure:
     """Ours minus the paper's accuracy with our 95% interval; filled: significant after Holm's correction."""
     cells = runs.cells("accuracy")
     corrected = runs.holm([cell.p for cell in cells])
-    figure = Figure(figsize=(7.2, 5.2), layout="constrained")
+    figure = Figure(figsize=(7.2, 0.6 + 0.19 * len(cells)), layout="constrained")
     axes = figure.subplots()
     labels = []
     for place, (cell, p) in enumerate(zip(cells, corrected, strict=True)):
@@ -81,7 +81,7 @@ def against_the_paper() -> Figure:
         name = f"{runs.DATA[cell.scenario]} {cell.regime}, {runs.NAMES[cell.method]}"
         labels.append(f"{name}, K = {cell.group.buffer:,} (n = {cell.ours.n})")
     axes.axvline(0, color="#999999", linewidth=1)
-    axes.set(xlim=(-8, 16), xlabel="accuracy, ours minus the paper's, points; bar: 95% interval")
+    axes.set(xlim=(-17, 17), xlabel="accuracy, ours minus the paper's, points; bar: 95% interval")
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)

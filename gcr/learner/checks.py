@@ -1,0 +1,72 @@
+"""What a ``Learner`` is made of, checked before anything is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gcr.memory import BalancedReservoir, Policy
+from gcr.memory.examples import as_count
+from gcr.methods import Method
+from gcr.settings import BadInput
+from gcr.training.numerics import PRECISIONS, resolved
+from gcr.training.optimizer import AnyOptimizer
+
+LR = 1e-3  # of AdamW, where no optimizer is given
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], AnyOptimizer]
+
+
+def adamw(parameters: Iterable[nn.Parameter]) -> AnyOptimizer:
+    return torch.optim.AdamW(parameters, lr=LR)
+
+
+def checked_optimizer(given: Any) -> AnyOptimizer | MakeOptimizer:
+    if given is None:
+        return adamw
+    if isinstance(given, AnyOptimizer) or callable(given):
+        return given  # type: ignore[no-any-return]
+    raise BadInput(
+        f"optimizer must be one of torch.optim, gcr.Sgd or a function of parameters, got {type(given).__name__}"
+    )
+
+
+def checked_policy(memory: int | Policy, method: Method) -> Policy | None:
+    """How memory is kept; None for a method without memory."""
+    if not isinstance(method, Method):
+        raise BadInput(f"method must be a Method, as gcr.methods.ErAce(), got {method!r}")
+    if type(method).end_stage is not Method.end_stage or method.stages != "streams":
+        raise BadInput(f"method must work batch by batch, got {method.name}, which works task by task; use gcr.train")
+    if not method.replays:
+        return None
+    if isinstance(memory, Policy):
+        if memory.pool == "selector":
+            raise BadInput("pool=selector looks at all examples of a task again; use pool=reservoir")
+        return memory
+    return Policy(buffer=as_count("memory", memory, 1), selector=BalancedReservoir())
+
+
+def checked_net(net: Any) -> nn.Module:
+    if not isinstance(net, nn.Module):
+        raise BadInput(f"net must be a torch.nn.Module, got {type(net).__name__}")
+    if next(net.parameters(), None) is None:
+        raise BadInput("net must have parameters to train, got none")
+    return net
+
+
+def checked_precision(precision: str, device: torch.device) -> str:
+    if precision not in PRECISIONS:
+        raise BadInput(f'precision must be one of {", ".join(PRECISIONS)}, got "{precision}"')
+    return resolved(precision, device)
+
+
+def checked_clip(clip: float | None) -> float:
+    """0: no clipping."""
+    if clip is None:
+        return 0.0
+    if isinstance(clip, int | float) and not isinstance(clip, bool) and clip > 0:
+        return float(clip)
+    raise BadInput(f"clip must be a number > 0, or None, got {clip!r}")

@@ -1,0 +1,55 @@
+"""How much each class counts in the loss: as given, or by how seldom it came."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcr.learner.labels import from_json, to_json
+from gcr.settings import BadInput
+
+Given = str | Mapping[Any, float] | None
+
+
+class ClassWeights:
+    """``given`` is None, "balanced" or a weight per label.
+
+    Balanced as in scikit-learn: examples / (classes * examples of the class), of all that was seen so far.
+    """
+
+    def __init__(self, given: Given, counts: Sequence[int] = ()) -> None:
+        a_mapping = isinstance(given, Mapping)
+        if a_mapping and not all(isinstance(w, int | float) and w >= 0 for w in given.values()):  # type: ignore[union-attr]
+            raise BadInput(f"class_weight must have weights >= 0, got {given!r}")
+        if given is not None and given != "balanced" and not a_mapping:
+            raise BadInput(f'class_weight must be None, "balanced" or a weight per label, got {given!r}')
+        self.given = given
+        self.counts = list(counts)  # examples seen of each class, where that matters
+
+    def update(self, weights: Tensor, labels: Tensor, classes: Sequence[Hashable]) -> None:
+        """Put the weights that go with a new batch into ``weights`` [outputs]. Outputs without a class have 1."""
+        if isinstance(self.given, Mapping):
+            values = [float(self.given.get(label, 1.0)) for label in classes]
+        else:
+            self.counts += [0] * (len(classes) - len(self.counts))
+            for number in labels.tolist():
+                self.counts[number] += 1
+            seen = [count for count in self.counts if count]
+            values = [sum(seen) / (len(seen) * count) if count else 1.0 for count in self.counts]
+        weights[: len(values)] = torch.tensor(values)
+
+    def to_json(self) -> Any:
+        given: Any = self.given
+        if isinstance(given, Mapping):
+            given = [[to_json(label), weight] for label, weight in given.items()]
+        return {"given": given, "counts": self.counts}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ClassWeights:
+        given = value["given"]
+        if isinstance(given, list):
+            given = {from_json(label): weight for label, weight in given}
+        return cls(given, value["counts"])

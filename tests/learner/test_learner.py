@@ -1,0 +1,433 @@
+"""gcr.Learner as a user has it: any network, any data, new classes at any time."""
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conftest import HANG_SECONDS
+from sklearn.datasets import load_digits
+from small_vit import SmallViT
+from torch import nn
+from torch.nn import functional as F
+
+import gcr
+from gcr.learner.head import grow_head
+from gcr.memory import Policy, Reservoir
+from gcr.methods import ClsEr, Der, Er, ErAce, Finetune, Gcr, Gem, Icarl
+from gcr.select import GradApprox
+from gcr.settings import BadInput
+
+
+def mlp(n_in=8, n_out=2, width=16, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(n_in, width), nn.ReLU(), nn.Linear(width, n_out))
+
+
+def blobs(labels, n=40, d=8, seed=0):
+    """Vectors around a corner of their own for each label."""
+    generator = torch.Generator().manual_seed(seed)
+    corners = torch.randn(26, d, generator=torch.Generator().manual_seed(7)) * 3
+    x = torch.cat([corners[place] + torch.randn(n, d, generator=generator) for place, _ in labels])
+    return x, [label for _, label in labels for _ in range(n)]
+
+
+A, B, C = (0, "ant"), (1, "bee"), (2, "cow")
+
+
+def same_weights(one, other):
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_digits_in_five_steps_are_kept_where_fine_tuning_forgets():
+    x, y = load_digits(return_X_y=True)
+    train, test = slice(0, 1200), slice(1200, None)
+    scores = {}
+    for method in (None, Finetune()):
+        learner = gcr.Learner(mlp(64, 2, 64), memory=100, method=method)
+        for step in range(5):
+            chosen = np.isin(y[train], (2 * step, 2 * step + 1))
+            learner.fit(x[train][chosen] / 16, y[train][chosen], epochs=4)
+        scores[method] = learner.score(x[test] / 16, y[test])
+    assert scores[None] > 0.75
+    assert scores[method] < 0.35
+
+
+def test_new_classes_may_come_at_any_time_and_old_ones_stay():
+    net = mlp()
+    learner = gcr.Learner(net, memory=30).fit(*blobs([A, B]), epochs=6)
+    learner.fit(*blobs([C]), epochs=6)
+    assert learner.classes == ["ant", "bee", "cow"]
+    assert net[2].out_features == 3
+    assert learner.memory.counts() == {"ant": 10, "bee": 10, "cow": 10}
+    x, y = blobs([A, B, C], seed=1)
+    assert learner.score(x, y) > 0.9
+    assert learner.predict(x[:1]).tolist() == ["ant"]
+    assert learner.predict_proba(x).shape == (120, 3)
+
+
+@pytest.mark.parametrize("labels", [(3, 7), ("x", "y"), ((1, "a"), (2, "b")), (True, False), (1.5, 2.5)])
+def test_labels_are_any_hashable(labels):
+    x, _ = blobs([A, B])
+    y = [labels[row // 40] for row in range(80)]
+    learner = gcr.Learner(mlp(), memory=10).fit(x, y, epochs=2)
+    assert learner.classes == list(labels)
+    assert set(learner.predict(x)) <= set(labels)
+    assert learner.predict_one(x[0]) in labels
+    assert set(learner.memory.labels) == set(labels)
+
+
+def test_stored_logits_are_compared_on_the_classes_they_knew():
+    learner = gcr.Learner(mlp(), memory=30, method=Der()).fit(*blobs([A, B]), epochs=2)
+    learner.observe(*blobs([C], n=4))
+    stored = learner.memory.logits
+    old = torch.from_numpy(learner.memory.labels != "cow")
+    assert stored.shape[1] == 3
+    assert stored[old, 2].isnan().all()
+    assert stored[old, :2].isfinite().all()
+    loss = learner.observe(*blobs([C], n=4))
+    assert loss.isfinite()
+    assert all(parameter.isfinite().all() for parameter in learner.net.parameters())
+
+
+def test_spare_outputs_of_the_head_are_used_first():
+    net = mlp(n_out=5)
+    learner = gcr.Learner(net, memory=10).fit(*blobs([A, B]), epochs=1)
+    assert net[2].out_features == 5
+    assert learner.predict_proba(blobs([A])[0]).shape == (40, 2)
+
+
+def test_known_classes_of_a_trained_network_keep_their_outputs():
+    x, y = blobs([A, B])
+    net = mlp()
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
+    for _ in range(100):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), torch.tensor([0] * 40 + [1] * 40)).backward()
+        optimizer.step()
+    learner = gcr.Learner(net, memory=20, classes=["ant", "bee"])
+    learner.remember(x, y)
+    assert learner.score(x, y) > 0.95  # nothing was trained
+    learner.fit(*blobs([C]), epochs=5)
+    assert learner.score(*blobs([A, B, C], seed=2)) > 0.9
+
+
+def test_an_optimizer_goes_on_when_the_head_grows():
+    net = mlp()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    learner = gcr.Learner(net, memory=10, optimizer=optimizer).fit(*blobs([A, B]), epochs=1)
+    before = optimizer.state[net[2].weight]["exp_avg"].clone()
+    learner.learn_labels(["cow"], 1)
+    assert net[2].weight is optimizer.param_groups[0]["params"][2]
+    after = optimizer.state[net[2].weight]["exp_avg"]
+    assert torch.equal(after[:2], before)
+    assert after[2].eq(0).all()
+    learner.fit(*blobs([C]), epochs=1)
+
+
+@pytest.mark.parametrize("method", [ErAce(), ClsEr()], ids=lambda method: method.name)
+def test_tensors_of_a_method_grow_with_the_head(method):
+    learner = gcr.Learner(mlp(), memory=10, method=method).fit(*blobs([A, B]), epochs=1)
+    before = {name: tensor.clone() for name, tensor in learner.engine.state.extras.items()}
+    learner.fit(*blobs([C]), epochs=2)
+    after = learner.engine.state.extras
+    assert before.keys() == after.keys()
+    wider = [name for name in after if after[name].shape != before[name].shape]
+    assert wider
+    assert all(len(after[name]) == 3 for name in wider)
+
+
+def test_a_step_without_memory_is_the_step_written_by_hand():
+    x, y = blobs([A, B], n=16)
+    net, hand = mlp(seed=1), mlp(seed=1)
+    learner = gcr.Learner(net, method=Finetune(), optimizer=lambda p: torch.optim.AdamW(p, 0.01), clip=0.5)
+    optimizer = torch.optim.AdamW(hand.parameters(), 0.01)
+    numbers = torch.tensor([0] * 16 + [1] * 16)
+    for _ in range(5):
+        loss = learner.observe(x, y)
+        optimizer.zero_grad()
+        expected = F.cross_entropy(hand(x), numbers)
+        expected.backward()
+        nn.utils.clip_grad_norm_(hand.parameters(), 0.5)
+        optimizer.step()
+        assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+    for mine, theirs in zip(net.parameters(), hand.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+class Tokens(nn.Module):
+    """A classifier of token ids with a mask, as transformers take them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.score = nn.Embedding(30, 12), nn.Linear(12, 2)
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, input_ids, attention_mask):
+        mask = attention_mask.unsqueeze(-1).float()
+        logits = self.score(self.drop((self.embed(input_ids) * mask).sum(1) / mask.sum(1)))
+        return Answer(logits)
+
+
+class Answer:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+def sentences(low, high, label, n=40, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(low, high, (n, 6), generator=generator)
+    return {"input_ids": ids, "attention_mask": torch.ones(n, 6, dtype=torch.bool)}, [label] * n
+
+
+def test_dicts_of_tensors_and_outputs_with_logits():
+    torch.manual_seed(0)
+    learner = gcr.Learner(Tokens(), memory=20, optimizer=lambda p: torch.optim.Adam(p, 0.02))
+    for low, label in ((0, "first"), (10, "second"), (20, "third")):
+        learner.fit(*sentences(low, low + 10, label), epochs=8)
+    for low, label in ((0, "first"), (10, "second"), (20, "third")):
+        assert learner.score(*sentences(low, low + 10, label, seed=1)) > 0.8
+    examples = learner.memory.examples
+    assert examples["input_ids"].dtype == torch.int64
+    assert examples["attention_mask"].dtype == torch.bool
+    assert examples["input_ids"].shape == (20, 6)
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, left, right):
+        return self.head(torch.cat([left, right], 1))
+
+
+def test_tuples_of_tensors():
+    x, y = blobs([A, B])
+    learner = gcr.Learner(Two(), memory=10).fit((x[:, :4], x[:, 4:]), y, epochs=8)
+    assert learner.score((x[:, :4], x[:, 4:]), y) > 0.9
+    left, right = learner.memory.examples
+    assert left.shape == right.shape == (10, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.uint8, torch.int64, torch.float16])
+def test_numbers_of_any_type(dtype):
+    x, y = blobs([A, B], n=10)
+    x = ((x - x.min()) * 10).to(dtype)
+
+    class Cast(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x.float())
+
+    learner = gcr.Learner(Cast(nn.Linear(8, 2)), memory=5).fit(x, y, epochs=1)
+    stored = learner.memory.examples
+    assert stored.dtype == (torch.float32 if dtype == torch.float64 else dtype)
+    assert all(any(torch.equal(row, old) for old in x.to(stored.dtype)) for row in stored)
+
+
+def test_a_vision_transformer_learns_images():
+    torch.manual_seed(0)
+    x = (load_digits().images[:300] * 15).astype(np.uint8)[:, None]
+    y = load_digits().target[:300]
+    learner = gcr.Learner(SmallViT(side=8, n_classes=2), memory=40)
+    for step in range(2):
+        chosen = np.isin(y, (2 * step, 2 * step + 1))
+        learner.fit(x[chosen], y[chosen], epochs=10)
+    chosen = y < 4
+    assert learner.score(x[chosen], y[chosen]) > 0.75
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.examples = nn.Linear(8, 16), nn.Linear(16, 2), 0
+
+    def forward(self, x):
+        self.examples += len(x)
+        return self.head(self.body(x).relu())
+
+
+def test_a_frozen_backbone_is_computed_once_and_memory_holds_features():
+    torch.manual_seed(0)
+    net = Counting()
+    body = net.body.weight.clone()
+    x, y = blobs([A, B])
+    learner = gcr.Learner(net, memory=10, frozen=True)
+    before = net.examples
+    learner.fit(x, y, epochs=20)
+    assert net.examples - before == len(x) + 2  # two to find the head
+    assert torch.equal(net.body.weight, body)
+    assert learner.memory.examples.shape == (10, 16)
+    learner.fit(*blobs([C]), epochs=20)
+    assert learner.score(*blobs([A, B, C], seed=3)) > 0.9
+
+
+class LowRank(nn.Module):
+    """A frozen layer with a trained low-rank update, as LoRA has it."""
+
+    def __init__(self, layer, rank=2):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = nn.Linear(layer.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, layer.out_features, bias=False)
+
+    def forward(self, x):
+        return self.layer(x) + self.up(self.down(x))
+
+
+def test_only_some_parameters_have_gradients():
+    net = mlp(width=32)
+    net[0] = LowRank(net[0])
+    frozen, down = net[0].layer.weight.clone(), net[0].down.weight.clone()
+    learner = gcr.Learner(net, memory=20).fit(*blobs([A, B]), epochs=5).fit(*blobs([C]), epochs=5)
+    assert torch.equal(net[0].layer.weight, frozen)
+    assert not torch.equal(net[0].down.weight, down)
+    assert learner.score(*blobs([A, B, C], seed=3)) > 0.8
+
+
+def test_a_timm_model():
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    net = timm.create_model("resnet10t", pretrained=False, num_classes=2)
+    x = torch.rand(8, 3, 64, 64)
+    learner = gcr.Learner(net, memory=4, frozen=True).fit(x, list("aabbccdd"), epochs=1)
+    assert learner.predict_proba(x).shape == (8, 4)
+
+
+def test_selection_by_gradients_at_the_end_of_a_task_and_explain():
+    recipe = gcr.GCR.paper(memory=12)
+    learner = gcr.Learner(mlp(), memory=recipe.memory, method=Gcr(gamma=0.0)).fit(*blobs([A, B]), epochs=2)
+    assert len(learner.memory) == 12  # the pool of candidates is empty again
+    assert learner.engine.state.selections[0]["kept"] == 12
+    pool = learner.memory.pool()
+    found = gcr.explain(GradApprox()(pool, 6, torch.rand(len(pool))), pool)
+    assert found.gradient_error < found.gradient_length
+
+
+def test_selection_after_every_so_many_examples():
+    policy = Policy(buffer=10, selector=GradApprox(), every=32)
+    learner = gcr.Learner(mlp(), memory=policy)
+    x, y = blobs([A, B], n=64)
+    for part in range(0, 128, 16):
+        learner.observe(x[part : part + 16], y[part : part + 16])
+    assert len(learner.engine.state.selections) == 4
+
+
+@pytest.mark.parametrize("method", [Er(), Finetune(), Gcr()], ids=lambda method: method.name)
+def test_bytes_are_known_before_training(method):
+    x, y = blobs([A, B])
+    learner = gcr.Learner(mlp(), memory=Policy(buffer=10, selector=Reservoir()), method=method)
+    told = learner.memory_bytes(x)
+    learner.fit(x, y, epochs=1)
+    assert told == (learner.memory.nbytes if method.replays else 0)
+
+
+def test_random_numbers_of_others_are_left_alone():
+    learner = gcr.Learner(mlp(), memory=10, augment=lambda x: x + torch.rand_like(x) + random.random())
+    learner.observe(*blobs([A, B]))
+    torch.manual_seed(5)
+    np.random.seed(5)
+    random.seed(5)
+    learner.observe(*blobs([A, B]))
+    after = torch.rand(1), np.random.rand(), random.random()
+    torch.manual_seed(5)
+    np.random.seed(5)
+    random.seed(5)
+    assert after == (torch.rand(1), np.random.rand(), random.random())
+
+
+def test_equal_seeds_give_equal_weights():
+    nets = []
+    for seed in (3, 3, 4):
+        net = mlp()
+        gcr.Learner(net, memory=10, seed=seed).fit(*blobs([A, B]), epochs=2)
+        nets.append(net)
+    assert same_weights(nets[0], nets[1])
+    assert not same_weights(nets[0], nets[2])
+
+
+def test_streams_of_single_examples():
+    learner = gcr.Learner(mlp(3), memory=20)
+    assert learner.predict_one({"a": 1.0, "b": 2.0, "c": 3.0}) is None
+    assert learner.predict_proba_one({"a": 1.0, "b": 2.0, "c": 3.0}) == {}
+    for value in range(60):
+        learner.learn_one({"a": float(value % 2) * 4, "b": 1.0, "c": 0.0}, "odd" if value % 2 else "even")
+    assert learner.predict_one({"c": 0.0, "b": 1.0, "a": 4.0}) == "odd"  # by name, whatever the order
+    assert set(learner.predict_proba_one({"a": 0.0, "b": 1.0, "c": 0.0})) == {"odd", "even"}
+
+
+def test_a_grown_head_starts_new_rows_as_torch_would():
+    head = nn.Linear(100, 2)
+    grow_head(head, 400, seed=0)
+    new = head.weight[2:]
+    assert float(new.abs().max()) <= 0.1
+    assert float(new.std()) == pytest.approx(0.1 / 3**0.5, rel=0.02)
+
+
+def softmaxed():
+    return nn.Sequential(nn.Linear(8, 2), nn.Softmax(1))
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda x, y: gcr.Learner("net"), "net must be a torch.nn.Module"),
+        (lambda x, y: gcr.Learner(nn.ReLU()), "net must have parameters"),
+        (lambda x, y: gcr.Learner(mlp(), memory=0), "memory must be a whole number >= 1"),
+        (lambda x, y: gcr.Learner(mlp(), method="er"), "method must be a Method"),
+        (lambda x, y: gcr.Learner(mlp(), method=Icarl()), "use gcr.train"),
+        (lambda x, y: gcr.Learner(mlp(), method=Gem()), "use gcr.train"),
+        (lambda x, y: gcr.Learner(mlp(), optimizer=3), "optimizer must be one of torch.optim"),
+        (lambda x, y: gcr.Learner(mlp(), clip=-1), "clip must be a number > 0"),
+        (lambda x, y: gcr.Learner(mlp(), class_weight="even"), "class_weight must be None"),
+        (lambda x, y: gcr.Learner(mlp(), precision="fp8"), "precision must be one of"),
+        (lambda x, y: gcr.Learner(mlp(), augment="strong").observe(x, y), "augment must be"),
+        (lambda x, y: gcr.Learner(softmaxed()).observe(x, y), 'name it by head="NAME"'),
+        (lambda x, y: gcr.Learner(nn.Conv1d(8, 2, 1)).observe(x[..., None], y), "logits"),
+        (lambda x, y: gcr.Learner(mlp()).predict(x), "call fit or observe first"),
+        (lambda x, y: gcr.Learner(mlp()).memory, "call fit or observe first"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x), "y must be given with x"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x, y[:-1]), "a label per example"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x[:0], []), "at least one example"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x, [*y[:-1], 3]), "labels must be of one type"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x, torch.eye(80)), "argmax"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x * float("nan"), y), "must be finite"),
+        (lambda x, y: gcr.Learner(mlp()).fit([["a"] * 8] * 80, y), "must be numbers"),
+        (lambda x, y: gcr.Learner(mlp()).fit({"a": x, "b": x[:3]}, y), "same number of examples"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x, y, epochs=0), "epochs must be"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x, y, patience=2), "patience needs validation"),
+        (lambda x, y: gcr.Learner(mlp(), memory=2).fit(*blobs([A, B, C])), "memory must hold an example of each class"),
+        (lambda x, y: gcr.Learner(mlp(), method=Finetune()).fit(x, y, epochs=1).memory, "keeps no memory"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x, y, epochs=1).observe(x[:, :4], y), "as in the first batch"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x, y, epochs=1).observe(x.double().long(), y), "as in the first batch"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x, y, epochs=1).predict_proba(x, ["dog"]), "known to the learner, got 'dog'"),
+        (lambda x, y: gcr.Learner(mlp()).fit(x, "ant" * 27), "y must be a sequence"),
+    ],
+)  # fmt: skip
+def test_bad_input(act, message):
+    with pytest.raises(BadInput, match=message.replace("(", r"\(").replace("…", ".")):
+        act(*blobs([A, B]))
+
+
+def test_a_batch_of_one_needs_no_batch_statistics():
+    net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    learner = gcr.Learner(net, memory=4)
+    with pytest.raises(BadInput, match="no BatchNorm statistics"):
+        learner.learn_one(torch.rand(8), "a")
+
+
+def test_unknown_labels_count_as_errors():
+    x, y = blobs([A, B])
+    learner = gcr.Learner(mlp(), memory=10).fit(x, y, epochs=5)
+    assert learner.score(x, ["never"] * 80) == 0
+
+
+def test_importing_gcr_is_cheap_and_the_learner_needs_no_command_line():
+    script = (
+        "import sys, gcr; assert 'torch' not in sys.modules; gcr.Learner; "
+        "assert not {'typer', 'rich', 'sklearn', 'jinja2', 'PIL'} & set(sys.modules), sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANG_SECONDS)
