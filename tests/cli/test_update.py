@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -280,6 +281,16 @@ def test_a_full_disk(gcr, state, monkeypatch):
     assert code == 2
     assert "cannot write to state (No space left on device); what was saved there before is unchanged" in said
     assert content(state) == before
+
+
+def test_too_little_space_is_said_before_training(gcr, state, monkeypatch):
+    from gcr.classifier import update
+
+    monkeypatch.setattr(update.shutil, "disk_usage", lambda path: SimpleNamespace(free=5000))
+    monkeypatch.setattr(update.Learner, "fit", lambda *_, **__: pytest.fail("it trained"))
+    code, _, said = gcr("update", "state", "first.csv")
+    assert code == 2
+    assert re.search(r"error: state needs [\d.]+ kB for the new version, and its disk has 5 kB left; make room", said)
 
 
 HOLD = """
