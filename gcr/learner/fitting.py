@@ -6,19 +6,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gcr.learner.core import Core
 from gcr.learner.engine import Engine
 from gcr.learner.sources import make_source
 from gcr.memory.examples import as_count
 from gcr.settings import BadInput
-
-if TYPE_CHECKING:
-    from gcr.learner.learner import Learner
 
 LEAST_EPOCHS, LEAST_STEPS = 10, 300  # where the number of epochs is not given
 
@@ -39,7 +37,7 @@ class FitEpoch:
 
 
 def fit(
-    learner: Learner,
+    learner: Core,
     x: Any,
     y: Any,
     epochs: int | None,
@@ -47,7 +45,7 @@ def fit(
     validation: Any,
     patience: int | None,
     schedule: Schedule | None,
-    on_epoch: Callable[[Learner, FitEpoch], Any] | None,
+    on_epoch: Callable[[Any, FitEpoch], Any] | None,
     progress: bool | None,
     image: Any,
     label: str | None,
@@ -136,7 +134,7 @@ def _scheduler(engine: Engine, schedule: Schedule, total: int) -> Any:
 
 
 def _told(
-    learner: Learner, engine: Engine, epoch: int, epochs: int, seen: int, validation: Any, thoroughly: bool
+    learner: Core, engine: Engine, epoch: int, epochs: int, seen: int, validation: Any, thoroughly: bool
 ) -> FitEpoch:
     value = None
     if validation is not None:

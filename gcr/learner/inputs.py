@@ -56,6 +56,11 @@ class Layout:
         return cls(kind, tuple(parts))
 
     @classmethod
+    def of_rows(cls, shape: tuple[int, ...], dtype: torch.dtype) -> Self:
+        """Of plain tensors."""
+        return cls("tensor", (Part("", str(dtype).removeprefix("torch."), shape),))
+
+    @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         parts = tuple(Part(p["name"], p["dtype"], tuple(p["shape"])) for p in value["parts"])
         return cls(value["kind"], parts, tuple(map(from_json, value.get("names", ()))))

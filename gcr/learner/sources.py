@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,12 +11,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from gcr.learner import hugging_face
+from gcr.learner.core import Core
 from gcr.memory.randomness import generator
 from gcr.settings import BadInput
 from gcr.training.schedule import steps_of
-
-if TYPE_CHECKING:
-    from gcr.learner.learner import Learner
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
@@ -57,7 +55,7 @@ class Arrays:
 class Loader:
     """A DataLoader, or anything else that can be iterated over again and gives (x, y) or a dict."""
 
-    def __init__(self, learner: Learner, batches: Any, image: Any, label: str | None) -> None:
+    def __init__(self, learner: Core, batches: Any, image: Any, label: str | None) -> None:
         self.learner, self.batches, self.image, self.label = learner, batches, image, label
         try:
             self.steps: int | None = len(batches)
@@ -82,7 +80,7 @@ class Loader:
 class Items:
     """A map-style Dataset: shuffled by the learner's seed, collated by torch."""
 
-    def __init__(self, learner: Learner, items: Any, batch: int, image: Any, label: str | None) -> None:
+    def __init__(self, learner: Core, items: Any, batch: int, image: Any, label: str | None) -> None:
         self.learner, self.items, self.batch, self.image, self.label = learner, items, batch, image, label
         self.steps = steps_of(len(items), batch)
         self.fits = learner.fits
@@ -99,7 +97,7 @@ class Items:
             yield self.learner.take(*pair(batch, self.image, self.label))
 
 
-def make_source(learner: Learner, x: Any, y: Any, batch: int, image: Any, label: str | None) -> Source:
+def make_source(learner: Core, x: Any, y: Any, batch: int, image: Any, label: str | None) -> Source:
     if y is None and hugging_face.is_dataset(x):
         x, y = hugging_face.columns(x, image, label)
     elif y is None and isinstance(x, tuple) and len(x) == 2:
@@ -128,7 +126,7 @@ def _is_batch(first: Any) -> bool:
     return several or isinstance(labels, list)
 
 
-def _cached(learner: Learner, source: Source, batch: int) -> Source:
+def _cached(learner: Core, source: Source, batch: int) -> Source:
     """Features of a frozen network are computed once."""
     if not learner.frozen:
         return source
