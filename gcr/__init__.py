@@ -3,13 +3,17 @@
 One's own project: ``gcr.Learner``. Experiments: ``gcr.from_arrays``, ``gcr.train``, ``gcr.GCR``, ``gcr.Sgd``,
 ``gcr.Training``. One's own loop: ``gcr.Buffer``. Selection alone: ``gcr.select_coreset``, ``gcr.LastLayerGradients``,
 ``gcr.collect``, ``gcr.explain``. A finished run: ``gcr.load_run``. Any network that is to predict:
-``gcr.recompute_bn``. Each is imported when it is first used, so that importing the package costs nothing.
+``gcr.recompute_bn``. Other frameworks: ``gcr.sklearn``, ``gcr.avalanche``, ``gcr.lightning``. Each is imported when
+it is first used, so that importing the package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcr.experiments.variants import GCR as GCR
+    from gcr.integrations import avalanche as avalanche
+    from gcr.integrations import lightning as lightning
+    from gcr.integrations import sklearn as sklearn
     from gcr.learner import Learner as Learner
     from gcr.learner import per_sample as per_sample
     from gcr.memory import Buffer as Buffer
@@ -45,15 +49,19 @@ HOMES = {
     "select_coreset": "gcr.select",
     "train": "gcr.training",
 }
+MODULES = ("avalanche", "lightning", "sklearn")  # of gcr.integrations; each needs its framework
 __all__ = list(HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in HOMES:
+    if name not in HOMES and name not in MODULES:
         raise AttributeError(f"module 'gcr' has no attribute {name!r}")
     import importlib
 
-    found = getattr(importlib.import_module(HOMES[name]), name)
+    if name in MODULES:
+        found = importlib.import_module(f"gcr.integrations.{name}")
+    else:
+        found = getattr(importlib.import_module(HOMES[name]), name)
     globals()[name] = found
     return found
 

@@ -5,6 +5,7 @@ Nothing is written before the end, and then at once: whatever happens, the state
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from gcr.report.cells import bytes_text
 from gcr.settings import BadInput, Settings, setting
 
 MEMORY, LEAST_MEMORY = 500, 20  # examples
+BYTES_OF_WEIGHT = 12  # with the optimizer's two averages
 FEW = 5  # examples of a class to replay: fewer hardly keep it
 NAMED = 5  # classes in a message
 
@@ -132,11 +134,17 @@ def update(
     else:
         classifier.memory = settings.memory
         classifier.resize(settings.n_replayed)
-    say(_plan(classifier, batch, added, settings))
+    nbytes = _memory_bytes(classifier, batch, added, settings)
+    _check_space(classifier, nbytes)
+    say(
+        f"training {net_name} on {len(batch.parts.train)} examples ({form.in_words}) for {settings.epochs} epochs; "
+        f"memory: at most {settings.n_replayed} to replay and {settings.n_held_out} held out, {bytes_text(nbytes)}"
+    )
     held_out, truth = _all_held_out(classifier, batch)
-    before = _predicted(classifier.learner, held_out) if old else None
-    classifier.learner.fit(*batch.train(), epochs=settings.epochs)
-    accuracies = compare(truth, before, _predicted(classifier.learner, held_out), old, added)
+    with saved.fitting_threads(net_name):
+        before = _predicted(classifier.learner, held_out) if old else None
+        classifier.learner.fit(*batch.train(), epochs=settings.epochs)
+        accuracies = compare(truth, before, _predicted(classifier.learner, held_out), old, added)
     verdict = judge(accuracies, settings.limit)
     if verdict.refused:
         return Outcome(folder.versions()[0], accuracies, verdict, _remedies(accuracies, settings))
@@ -200,16 +208,23 @@ def _new_classifier(
     return Classifier(folder, form, net_name, learner, settings.memory, empty, [], [])
 
 
-def _plan(classifier: Classifier, batch: _Batch, added: Sequence[str], settings: UpdateSettings) -> str:
-    """What will be trained and kept, in bytes, before it is."""
+def _memory_bytes(classifier: Classifier, batch: _Batch, added: Sequence[str], settings: UpdateSettings) -> int:
+    """What memory will take, known before training."""
     nbytes = classifier.learner.memory_bytes(batch.examples[:2]) + settings.n_held_out * batch.examples[0].nbytes
-    if classifier.history:
-        nbytes += 4 * len(added) * settings.n_replayed  # logits of the new classes
-    return (
-        f"training {classifier.net_name} on {len(batch.parts.train)} examples ({classifier.form.in_words}) for "
-        f"{settings.epochs} epochs; memory: at most {settings.n_replayed} to replay and {settings.n_held_out} held "
-        f"out, {bytes_text(nbytes)}"
-    )
+    grown = 4 * len(added) * settings.n_replayed if classifier.history else 0  # logits of the new classes
+    return nbytes + grown
+
+
+def _check_space(classifier: Classifier, memory_bytes: int) -> None:
+    """Better before training than after it."""
+    weights = sum(parameter.numel() for parameter in classifier.learner.net.parameters())
+    needed = BYTES_OF_WEIGHT * weights + memory_bytes
+    free = shutil.disk_usage(classifier.folder.path).free
+    if free < needed:
+        raise BadInput(
+            f"{classifier.folder.path} needs {bytes_text(needed)} for the new version, and its disk has "
+            f"{bytes_text(free)} left; make room, or choose another folder"
+        )
 
 
 def _all_held_out(classifier: Classifier, batch: _Batch) -> tuple[Tensor, list[str]]:
@@ -224,11 +239,11 @@ def _predicted(learner: Learner, examples: Tensor) -> list[str]:
 def _remedies(classes: Sequence[ClassAccuracy], settings: UpdateSettings) -> tuple[str, ...]:
     losses = [(one.before - one.after, one.name) for one in classes if one.before is not None and one.after is not None]
     worst = sorted(losses, reverse=True)
-    named = " and ".join(f'"{name}"' for _, name in worst[:2] if _ > 0)
+    named = " and ".join(f'"{name}"' for loss, name in worst[:2] if loss > 0)
     return (
         f"add examples of {named} to the new ones",
         f"train longer: --epochs {2 * settings.epochs}",
-        f"accept the loss: --limit {int(100 * worst[0][0]) + 1}",
+        f"accept the loss: --limit {min(100, int(100 * worst[0][0]) + 1)}",
         f"begin again with a larger memory, which keeps more of each class: --memory {2 * settings.memory}",
     )
 

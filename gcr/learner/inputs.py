@@ -12,8 +12,8 @@ network is called.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gcr.learner.labels import from_json
 from gcr.memory.examples import refuse_not_finite
 from gcr.settings import BadInput
 
@@ -45,6 +46,7 @@ class Part:
 class Layout:
     kind: str  # tensor, tuple or dict
     parts: tuple[Part, ...]
+    names: tuple[Hashable, ...] = field(default=(), compare=False)  # of the numbers of a vector, where they have some
 
     @classmethod
     def of(cls, x: Any) -> Self:
@@ -54,8 +56,20 @@ class Layout:
         return cls(kind, tuple(parts))
 
     @classmethod
+    def of_rows(cls, shape: tuple[int, ...], dtype: torch.dtype) -> Self:
+        """Of plain tensors."""
+        return cls("tensor", (Part("", str(dtype).removeprefix("torch."), shape),))
+
+    @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(value["kind"], tuple(Part(p["name"], p["dtype"], tuple(p["shape"])) for p in value["parts"]))
+        parts = tuple(Part(p["name"], p["dtype"], tuple(p["shape"])) for p in value["parts"])
+        return cls(value["kind"], parts, tuple(map(from_json, value.get("names", ()))))
+
+    def named(self, x: Any) -> Self:
+        """With the keys of ``x`` as names, if it is a dict of so many numbers and there are none yet."""
+        if self.names or not _is_numbers(x) or self.shape != (len(x),):
+            return self
+        return replace(self, names=tuple(x))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -96,7 +110,7 @@ class Layout:
             return rows
         cut = rows.split([part.nbytes for part in self.parts], 1)
         tensors = {
-            part.name: raw.contiguous().view(dtype_of(part.dtype)).reshape(len(rows), *part.shape)
+            part.name: raw.contiguous().flatten().view(dtype_of(part.dtype)).reshape(len(rows), *part.shape)
             for part, raw in zip(self.parts, cut, strict=True)
         }
         return tensors if self.kind == "dict" else tuple(tensors.values())
@@ -166,13 +180,30 @@ def _from_numpy(name: str, values: Any) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def as_one(x: Any) -> Any:
-    """A single example as a batch of one. A dict of numbers, as streams have them, is a vector in its keys' order."""
+def as_one(x: Any, names: tuple[Hashable, ...] = ()) -> Any:
+    """A single example as a batch of one. A dict of numbers, as streams have them, is a vector in the order of
+    ``names``, or of its keys where there are none.
+
+    >>> as_one({"width": 2.0, "height": 1.0}, ("height", "width"))
+    tensor([[1., 2.]])
+    """
+    if _is_numbers(x):
+        names = names or tuple(x)
+        missing, unknown = [n for n in names if n not in x], [n for n in x if n not in names]
+        if missing or unknown:
+            lacks = f"lacks {missing[0]!r}" if missing else f"has {unknown[0]!r} too"
+            raise BadInput(
+                f"x must have the keys of the first example, {len(names)}, got one that {lacks}; fill in what is "
+                "missing, leave out what is new"
+            )
+        return torch.tensor([[float(x[name]) for name in names]])
     if isinstance(x, Mapping):
-        if x and all(isinstance(value, Real | bool) for value in x.values()):
-            return torch.tensor([[float(x[name]) for name in sorted(x)]])
         return {name: _alone(value) for name, value in x.items()}
     return tuple(map(_alone, x)) if isinstance(x, tuple) else _alone(x)
+
+
+def _is_numbers(x: Any) -> bool:
+    return isinstance(x, Mapping) and len(x) > 0 and all(isinstance(value, Real) for value in x.values())
 
 
 def _alone(value: Any) -> Tensor:

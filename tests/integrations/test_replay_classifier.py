@@ -1,0 +1,181 @@
+"""``gcr.sklearn.ReplayClassifier``: scikit-learn's own checks, classes that come later, and its tools."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import gcr
+from gcr.integrations.sklearn import ReplayClassifier
+from gcr.methods import DerPlusPlus
+from gcr.settings import BadInput
+
+
+@parametrize_with_checks([ReplayClassifier(memory=50)])  # none is expected to fail
+def test_the_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    x, y = load_digits(return_X_y=True)
+    x = (x / 16).astype(np.float32)
+    return x[::2], y[::2], x[1::2], y[1::2]
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    """Four classes, well apart, and names for them."""
+    rng = np.random.default_rng(0)
+    number = np.arange(120) % 4
+    x = rng.normal(size=(120, 5)) + 8 * np.eye(4, 5)[number]
+    return x, np.array(["dog", "ant", "cat", "bee"])[number]
+
+
+def small(**given):
+    return ReplayClassifier(
+        **{"memory": 20, "hidden_layer_sizes": (16,), "learning_rate": 1e-2, "random_state": 0} | given
+    )
+
+
+def test_the_path_of_attributes():
+    assert gcr.sklearn.ReplayClassifier is ReplayClassifier
+
+
+def test_classes_that_come_later_are_learned_and_old_ones_stay(digits):
+    x, y, x_test, y_test = digits
+    classifier = ReplayClassifier(memory=100, random_state=0)
+    for first in (8, 6, 4, 2, 0):  # in falling order: classes_ is sorted all the same
+        now = (y == first) | (y == first + 1)
+        classifier.partial_fit(x[now], y[now])
+        assert classifier.classes_.tolist() == list(range(first, 10))
+    assert classifier.score(x_test, y_test) > 0.8
+    assert len(classifier.learner_.memory) == 100
+
+
+def test_probabilities_are_in_the_order_of_classes(blobs):
+    x, y = blobs
+    later = np.isin(y, ["ant", "bee"])
+    classifier = small().partial_fit(x[~later], y[~later]).partial_fit(x[later], y[later])
+    assert classifier.classes_.tolist() == ["ant", "bee", "cat", "dog"]
+    assert classifier.learner_.classes == ["cat", "dog", "ant", "bee"]
+    probabilities = classifier.predict_proba(x)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    assert (classifier.classes_[probabilities.argmax(1)] == y).mean() > 0.95
+    assert (classifier.predict(x) == y).mean() > 0.95
+
+
+def test_classes_may_be_named_before_they_come(blobs):
+    x, y = blobs
+    now = np.isin(y, ["dog", "cat"])
+    classifier = small().partial_fit(x[now], y[now], classes=["dog", "cat", "emu"])
+    assert classifier.classes_.tolist() == ["cat", "dog", "emu"]
+    assert classifier.predict_proba(x).shape == (120, 3)
+    classifier.partial_fit(x[~now], y[~now], classes=["fox"])  # neither all, nor only, those that come
+    assert classifier.classes_.tolist() == ["ant", "bee", "cat", "dog", "emu", "fox"]
+    assert classifier.score(x, y) > 0.95
+
+
+def test_labels_keep_their_type(blobs):
+    x, names = blobs
+    numbers = np.unique(names, return_inverse=True)[1]
+    for y in (numbers.astype(np.int16), numbers.astype(float), numbers > 1, names.astype(object)):
+        predicted = small().fit(x, y).predict(x)
+        assert predicted.dtype == y.dtype
+        assert (predicted == y).mean() > 0.95
+    classifier = small().partial_fit(x, numbers, classes=[0.0, 1.0, 2.0, 3.0]).partial_fit(x, numbers.astype(float))
+    assert classifier.classes_.tolist() == [0, 1, 2, 3]
+    with pytest.raises(BadInput, match="labels must be of one type"):
+        classifier.partial_fit(x, names)
+    assert classifier.classes_.tolist() == [0, 1, 2, 3]
+    assert len(classifier.learner_.classes) == 4
+
+
+def test_fit_starts_afresh_and_repeats(blobs):
+    x, y = blobs
+    classifier = small().fit(x, y)
+    first = classifier.predict_proba(x)
+    assert (classifier.fit(x, y).predict_proba(x) == first).all()
+    now = np.isin(y, ["dog", "cat"])
+    assert classifier.fit(x[now], y[now]).classes_.tolist() == ["cat", "dog"]
+
+
+def test_a_pickled_classifier_goes_on_where_it_was(blobs):
+    x, y = blobs
+    now = np.isin(y, ["dog", "cat"])
+    for method in (None, DerPlusPlus()):
+        classifier = small(method=method).partial_fit(x[now], y[now])
+        other = pickle.loads(pickle.dumps(classifier))
+        assert (other.predict_proba(x) == classifier.predict_proba(x)).all()
+        for each in (classifier, other):
+            each.partial_fit(x[~now], y[~now])
+        assert (other.predict_proba(x) == classifier.predict_proba(x)).all()
+
+
+def test_clones_pipelines_and_grid_search(blobs):
+    x, y = blobs
+    fitted = small(memory=30).fit(x, y)
+    assert clone(fitted).get_params() == fitted.get_params()
+    with pytest.raises(NotFittedError):
+        clone(fitted).predict(x)
+    pipeline = make_pipeline(StandardScaler(), small(epochs=5))
+    assert cross_val_score(pipeline, 1000 * x, y, cv=3).min() > 0.9
+    grid = {"replayclassifier__learning_rate": [1e-7, 1e-2], "replayclassifier__memory": [10]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(x, y)
+    assert search.best_params_["replayclassifier__learning_rate"] == 1e-2
+    assert search.predict(x[:3]).tolist() == y[:3].tolist()
+
+
+def make_convnet(shape, n_classes):
+    sizes = (torch.nn.Conv2d(shape[0], 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 36, n_classes))
+    return torch.nn.Sequential(*sizes)
+
+
+def test_a_network_of_ones_own_takes_images(digits):
+    x, y, x_test, y_test = digits
+    images, test = ((255 * part).astype(np.uint8).reshape(-1, 1, 8, 8) for part in (x, x_test))
+    classifier = ReplayClassifier(net=make_convnet, epochs=3, random_state=0)
+    for part in (y < 5, y >= 5):
+        classifier.partial_fit(images[part], y[part])
+    assert classifier.score(test, y_test) > 0.7
+    assert classifier.learner_.memory.examples.dtype == torch.uint8
+    assert pickle.loads(pickle.dumps(classifier)).score(test, y_test) == classifier.score(test, y_test)
+
+
+def test_a_module_is_copied(blobs):
+    x, y = blobs
+    net = torch.nn.Linear(5, 4)
+    before = net.weight.clone()
+    classifier = small(net=net).fit(x, y)
+    assert torch.equal(net.weight, before)
+    assert classifier.score(x, y) > 0.95
+    assert clone(classifier).fit(x, y).score(x, y) == classifier.score(x, y)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"memory": 0}, "memory must be"),
+        ({"memory": 3}, "memory must hold an example of each class, 4"),
+        ({"epochs": 0}, "epochs must be"),
+        ({"batch_size": 2.5}, "batch_size must be"),
+        ({"learning_rate": -1}, "learning_rate must be a number > 0, got -1"),
+        ({"hidden_layer_sizes": (10, 0)}, "hidden_layer_sizes must be"),
+        ({"net": lambda features, classes: "net"}, "net must return a torch.nn.Module, got str"),
+        ({"class_weight": "equal"}, "class_weight must be"),
+    ],
+)
+def test_bad_parameters_are_named_when_it_is_fitted(blobs, given, message):
+    classifier = small(**given)
+    with pytest.raises(BadInput, match=message):
+        classifier.fit(*blobs)
+    with pytest.raises(NotFittedError):
+        classifier.predict(blobs[0])
