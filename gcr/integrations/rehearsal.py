@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -77,6 +77,7 @@ class Rehearsal:
         self.tasks = 0  # ended
         self.arrived = 0  # examples since the last selection
         self.network: tuple[nn.Module, Network] | None = None
+        self.plans: dict[int, DrawPlan] = {}  # what a step draws, by its batch size
 
     def terms(self, net: nn.Module, x: Any, y: Tensor, logits: Tensor) -> Tensor:
         """What the method adds to the loss of the new batch, whose pass gave ``logits``: (). 0 in the first step.
@@ -128,7 +129,7 @@ class Rehearsal:
             draws = self._draws(len(y), device)
             admission = AdmissionDraws(draws["compared"], draws["slots"])
         network = self._attached(net, rows, logits)
-        with modes_kept(net):
+        with modes_kept(net) if policy.compared else nullcontext():
             offer(memory, policy, network, self._views(), new, logits.detach().float(), reservoir, admission)
         self.steps += 1
         self.arrived += len(y)
@@ -200,7 +201,9 @@ class Rehearsal:
         return self.policy or coreset_policy(self.capacity)
 
     def _plan(self, batch: int) -> DrawPlan:
-        return draw_plan(self.method, self._policy(batch), Training(batch=batch))
+        if batch not in self.plans:
+            self.plans[batch] = draw_plan(self.method, self._policy(batch), Training(batch=batch))
+        return self.plans[batch]
 
     def _draws(self, batch: int, device: torch.device) -> dict[str, Tensor]:
         """The uniforms of this step, a function of (seed, step)."""
