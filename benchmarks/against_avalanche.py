@@ -33,13 +33,13 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = ROOT / ".venv-avalanche"
 PACKAGES = ("torch==2.13.0", "torchvision==0.28.0", "avalanche-lib==0.6.0", "safetensors")
-MEMORY, EPOCHS, BATCH, LR = 100, 5, 32, 0.1
+MEMORY, EPOCHS, BATCH, LR = 100, 10, 32, 0.1
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Avalanche's ReplayPlugin and ours on split digits")
     parser.add_argument("--setup", action="store_true", help="make the environment if needed, and run there")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--out", type=Path, default=ROOT / "results/avalanche.json")
     chosen = parser.parse_args()
     if chosen.setup:
@@ -97,11 +97,11 @@ def contestants() -> list[tuple[str, str, Callable[[int], list[Any]]]]:
     from avalanche.training.plugins import ReplayPlugin
 
     from gcr.integrations.avalanche import CoresetReplayPlugin
+    from gcr.integrations.rehearsal import coreset_policy
     from gcr.memory import BalancedReservoir, Policy
     from gcr.methods import DerPlusPlus
-    from gcr.select import GradApprox
 
-    half = Policy(buffer=MEMORY // 2, candidates=MEMORY // 2, selector=GradApprox(), replay_batch=BATCH)
+    half = coreset_policy(MEMORY // 2, BATCH)
     balanced = Policy(buffer=MEMORY, selector=BalancedReservoir(), replay_batch=BATCH)
     return [
         ("none", "no memory", lambda seed: []),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gcr.data.split import stratified
 
-CHANCE_OF_ALL, CHANCE_OF_ONE = 0.05, 0.01  # levels of the sign test, over the old classes and for one of them
+CHANCE_OF_ALL, CHANCE_OF_ONE = 0.1, 0.05  # levels of the sign test, over the old classes and for one of them
 
 
 class Split(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gcr.classifier.examples import Progress, read_examples
-from gcr.classifier.saved import Classifier
+from gcr.classifier.saved import Classifier, fitting_threads
 from gcr.classifier.sources import FeatureRows, PictureFiles, Source, find_unlabelled
 from gcr.runs.folder import write_whole
 from gcr.settings import BadInput
@@ -65,7 +65,8 @@ def _predicted(
         say(note)
     names = classifier.classes
     for start in range(0, len(read.rows), BLOCK):
-        shares = np.asarray(classifier.learner.predict_proba(read.examples[start : start + BLOCK]))
+        with fitting_threads(classifier.net_name):
+            shares = np.asarray(classifier.learner.predict_proba(read.examples[start : start + BLOCK]))
         best = shares.argmax(axis=1)
         for place, choice in enumerate(best.tolist()):
             row = read.rows[start + place]

@@ -5,6 +5,8 @@ Nothing is written before the end, and then at once: whatever happens, the state
 
 from __future__ import annotations
 
+import re
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +38,10 @@ from gcr.report.cells import bytes_text
 from gcr.settings import BadInput, Settings, setting
 
 MEMORY, LEAST_MEMORY = 500, 20  # examples
+BATCH = 32
+STEPS, EPOCHS = 300, (10, 100)  # of an update: about so many steps, in no fewer and no more epochs
+BYTES_OF_WEIGHT = 12  # with the optimizer's two averages
+MOST = 2**63
 FEW = 5  # examples of a class to replay: fewer hardly keep it
 NAMED = 5  # classes in a message
 
@@ -43,7 +49,7 @@ NAMED = 5  # classes in a message
 @dataclass(frozen=True)
 class UpdateSettings(Settings):
     memory: int = setting(0, "examples kept in all, to replay and held out; 0: as before, 500 at first", low=0)
-    epochs: int = setting(20, "passes over the new examples", low=1)
+    epochs: int = setting(0, "passes over the new examples; 0: by their number", low=0)
     limit: float = setting(5.0, "points of accuracy that old classes may lose", low=0.0, high=100.0)
     holdout: float = setting(0.2, "share of the new examples and of memory that is held out", low=0.05, high=0.5)
     seed: int = setting(0, "of the network's first weights, the split and the order of examples", low=0)
@@ -54,6 +60,11 @@ class UpdateSettings(Settings):
         if memory < LEAST_MEMORY:
             raise BadInput(f"memory must be >= {LEAST_MEMORY} examples, got {memory}")
         return replace(self, memory=memory)
+
+    def with_epochs(self, n_examples: int) -> Self:
+        """Few examples need more passes for as many steps."""
+        by_number = -(-STEPS * BATCH // n_examples)
+        return self if self.epochs else replace(self, epochs=min(max(by_number, EPOCHS[0]), EPOCHS[1]))
 
     @property
     def n_held_out(self) -> int:
@@ -93,7 +104,8 @@ class _Batch:
     parts: Split
 
     def train(self) -> tuple[Tensor, list[str]]:
-        return self._of(self.parts.train)
+        """By class: the classifier learns their names in this order."""
+        return self._of(sorted(self.parts.train, key=lambda row: (_as_people_sort(self.labels[row]), row)))
 
     def held_out(self) -> tuple[Tensor, list[str]]:
         return self._of(self.parts.held_out)
@@ -125,6 +137,7 @@ def update(
     added = _check_classes(labels, source.labels, old)
     remembered = classifier.held_out if classifier else None
     batch = _Batch(read.examples, labels, split(read.examples, labels, settings.holdout, settings.seed, remembered))
+    settings = settings.with_epochs(len(batch.parts.train))
     for note in (*read.notes, *_remarks(batch, old, added, settings)):
         say(note)
     if classifier is None:
@@ -132,11 +145,17 @@ def update(
     else:
         classifier.memory = settings.memory
         classifier.resize(settings.n_replayed)
-    say(_plan(classifier, batch, added, settings))
+    nbytes = _memory_bytes(classifier, batch, added, settings)
+    _check_space(classifier, nbytes)
+    say(
+        f"training {net_name} on {len(batch.parts.train)} examples ({form.in_words}) for {settings.epochs} epochs; "
+        f"memory: at most {settings.n_replayed} to replay and {settings.n_held_out} held out, {bytes_text(nbytes)}"
+    )
     held_out, truth = _all_held_out(classifier, batch)
-    before = _predicted(classifier.learner, held_out) if old else None
-    classifier.learner.fit(*batch.train(), epochs=settings.epochs)
-    accuracies = compare(truth, before, _predicted(classifier.learner, held_out), old, added)
+    with saved.fitting_threads(net_name):
+        before = _predicted(classifier.learner, held_out) if old else None
+        classifier.learner.fit(*batch.train(), epochs=settings.epochs, batch=BATCH)
+        accuracies = compare(truth, before, _predicted(classifier.learner, held_out), old, added)
     verdict = judge(accuracies, settings.limit)
     if verdict.refused:
         return Outcome(folder.versions()[0], accuracies, verdict, _remedies(accuracies, settings))
@@ -166,10 +185,18 @@ def _check_classes(labels: Sequence[str], listed: Sequence[str], old: Sequence[s
     """The new classes, in the order of their names."""
     if unread := set(listed) - set(labels):
         raise BadInput(f'class "{min(unread)}" has no picture that can be read; replace them or remove the class')
-    there = sorted(set(labels))
+    there = sorted(set(labels), key=_as_people_sort)
     if not old and len(there) < 2:
         raise BadInput(f'a classifier must begin with at least 2 classes, got "{there[0]}" alone; add another')
     return [name for name in there if name not in old]
+
+
+def _as_people_sort(name: str) -> list[tuple[int, str]]:
+    """
+    >>> sorted(["10", "2", "b"], key=_as_people_sort)
+    ['2', '10', 'b']
+    """
+    return [(int(part), "") if part.isdecimal() else (MOST, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def _remarks(batch: _Batch, old: Sequence[str], added: Sequence[str], settings: UpdateSettings) -> list[str]:
@@ -200,16 +227,23 @@ def _new_classifier(
     return Classifier(folder, form, net_name, learner, settings.memory, empty, [], [])
 
 
-def _plan(classifier: Classifier, batch: _Batch, added: Sequence[str], settings: UpdateSettings) -> str:
-    """What will be trained and kept, in bytes, before it is."""
+def _memory_bytes(classifier: Classifier, batch: _Batch, added: Sequence[str], settings: UpdateSettings) -> int:
+    """What memory will take, known before training."""
     nbytes = classifier.learner.memory_bytes(batch.examples[:2]) + settings.n_held_out * batch.examples[0].nbytes
-    if classifier.history:
-        nbytes += 4 * len(added) * settings.n_replayed  # logits of the new classes
-    return (
-        f"training {classifier.net_name} on {len(batch.parts.train)} examples ({classifier.form.in_words}) for "
-        f"{settings.epochs} epochs; memory: at most {settings.n_replayed} to replay and {settings.n_held_out} held "
-        f"out, {bytes_text(nbytes)}"
-    )
+    grown = 4 * len(added) * settings.n_replayed if classifier.history else 0  # logits of the new classes
+    return nbytes + grown
+
+
+def _check_space(classifier: Classifier, memory_bytes: int) -> None:
+    """Better before training than after it."""
+    weights = sum(parameter.numel() for parameter in classifier.learner.net.parameters())
+    needed = BYTES_OF_WEIGHT * weights + memory_bytes
+    free = shutil.disk_usage(classifier.folder.path).free
+    if free < needed:
+        raise BadInput(
+            f"{classifier.folder.path} needs {bytes_text(needed)} for the new version, and its disk has "
+            f"{bytes_text(free)} left; make room, or choose another folder"
+        )
 
 
 def _all_held_out(classifier: Classifier, batch: _Batch) -> tuple[Tensor, list[str]]:
@@ -224,11 +258,11 @@ def _predicted(learner: Learner, examples: Tensor) -> list[str]:
 def _remedies(classes: Sequence[ClassAccuracy], settings: UpdateSettings) -> tuple[str, ...]:
     losses = [(one.before - one.after, one.name) for one in classes if one.before is not None and one.after is not None]
     worst = sorted(losses, reverse=True)
-    named = " and ".join(f'"{name}"' for _, name in worst[:2] if _ > 0)
+    named = " and ".join(f'"{name}"' for loss, name in worst[:2] if loss > 0)
     return (
         f"add examples of {named} to the new ones",
         f"train longer: --epochs {2 * settings.epochs}",
-        f"accept the loss: --limit {int(100 * worst[0][0]) + 1}",
+        f"accept the loss: --limit {min(100, int(100 * worst[0][0]) + 1)}",
         f"begin again with a larger memory, which keeps more of each class: --memory {2 * settings.memory}",
     )
 

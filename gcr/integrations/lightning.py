@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from gcr.integrations.rehearsal import Augment, Rehearsal
 from gcr.memory import Buffer, Policy
 from gcr.methods import Method
+from gcr.models.network import logits_of
 from gcr.settings import BadInput
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -49,7 +50,7 @@ class Passed(NamedTuple):
     """A pass of the classifier in a training step."""
 
     net: nn.Module
-    inputs: tuple[Any, ...]
+    inputs: Any  # a tensor, or a tuple or dict of arguments
     logits: Any
 
 
@@ -77,7 +78,7 @@ class ReplayCallback(Callback):  # type: ignore[misc]
         self.net, self.labels = net, labels or labels_of
         self.selections: list[dict[str, object]] = []  # what was said of each
         self.module: Any = None  # whose training_step is wrapped
-        self.new: tuple[nn.Module, Tensor, Tensor, Tensor] | None = None  # the batch of this step
+        self.new: tuple[nn.Module, Any, Tensor, Tensor] | None = None  # the batch of this step
 
     @property
     def memory(self) -> Buffer | None:
@@ -106,8 +107,9 @@ class ReplayCallback(Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
         if self.new is not None:
-            self.rehearsal.remember(*self.new)
-            self.new = (self.new[0], *(tensor.detach() for tensor in self.new[1:]))  # type: ignore[assignment]
+            net, x, y, logits = self.new
+            self.rehearsal.remember(net, x, y, logits)
+            self.new = (net, x, y, logits.detach())
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         if self.new is not None and (about := self.rehearsal.end_task(self.new[0])) is not None:
@@ -131,7 +133,7 @@ class ReplayCallback(Callback):  # type: ignore[misc]
             self.module.__dict__.pop("training_step", None)
         self.module = None
 
-    def _new_batch(self, module: Any, batch: Any, seen: list[Passed]) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    def _new_batch(self, module: Any, batch: Any, seen: list[Passed]) -> tuple[nn.Module, Any, Tensor, Tensor]:
         """The first pass of the classifier, with the labels of the batch."""
         y = self.labels(batch)
         fitting = [one for one in seen if _are_logits(one.logits, len(y))]
@@ -142,10 +144,7 @@ class ReplayCallback(Callback):  # type: ignore[misc]
             among = f"; these could be it: {', '.join(names)}" if names else ""
             raise BadInput(f'the classifier cannot be found in training_step; name it by net="NAME"{among}')
         net, inputs, logits = (whole or fitting)[0]
-        if len(inputs) != 1 or not isinstance(inputs[0], Tensor):
-            kinds = ", ".join(type(value).__name__ for value in inputs) or "none"
-            raise BadInput(f"the classifier must take one tensor, got arguments of type {kinds}")
-        return net, inputs[0].detach(), y.to(logits.device), logits
+        return net, inputs, y.to(logits.device), logits
 
 
 def labels_of(batch: Any) -> Tensor:
@@ -164,7 +163,7 @@ def passes(module: nn.Module, name: str | None) -> Iterator[list[Passed]]:
     seen: list[Passed] = []
 
     def note(net: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-        seen.append(Passed(net, (*inputs, *named.values()), output))
+        seen.append(Passed(net, _arguments(inputs, named), logits_of(output)))
 
     hooks = [net.register_forward_hook(note, with_kwargs=True) for net in watched]
     try:
@@ -172,6 +171,14 @@ def passes(module: nn.Module, name: str | None) -> Iterator[list[Passed]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _arguments(inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """One tensor, or all positional ones, or all named ones."""
+    named = {name: value for name, value in named.items() if value is not None}
+    if named and not inputs:
+        return named
+    return inputs[0] if len(inputs) == 1 and not named else inputs if not named else (*inputs, named)
 
 
 def _are_logits(output: Any, n: int) -> bool:

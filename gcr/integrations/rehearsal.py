@@ -17,14 +17,18 @@ draws and selection are those of ``gcr.train``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gcr.augment import AnyViews
+from gcr.learner.inputs import Layout, Part
+from gcr.learner.views import Own, Plain
 from gcr.memory import Buffer, Policy
 from gcr.memory.examples import as_count
 from gcr.memory.randomness import generator
@@ -38,7 +42,7 @@ from gcr.training.reselect import reselect
 from gcr.training.settings import Training
 from gcr.training.step import Incoming, draw_plan, draw_replays, make_views, offer, sampler_of
 
-Augment = Callable[[Tensor], Tensor]  # a batch as the network takes it -> such a batch
+Augment = Callable[[Any], Any]  # a batch as the network takes it -> such a batch
 COUNTERS = ("steps", "tasks", "arrived")
 ADDS_TERMS = 'gcr.methods.Er(forward="separate"), Der(), DerPlusPlus() or Gcr()'
 
@@ -65,21 +69,26 @@ class Rehearsal:
         check_method(self.method)
         if self.policy is not None:
             _check_policy(self.policy)
-        self.views = AsGiven(augment)
+        self.augment = augment
+        self.layout: Layout | None = None  # of the network's input, as the first batch has it
         self.head, self.seed = head, as_count("seed", seed, 0)
         self.memory: Buffer | None = None  # made by the first batch
         self.steps = 0  # batches remembered
         self.tasks = 0  # ended
         self.arrived = 0  # examples since the last selection
         self.network: tuple[nn.Module, Network] | None = None
+        self.plans: dict[int, DrawPlan] = {}  # what a step draws, by its batch size
 
-    def terms(self, net: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
-        """What the method adds to the loss of the new batch, whose pass gave ``logits``: (). 0 in the first step."""
-        memory = self._memory_on(x.device)
+    def terms(self, net: nn.Module, x: Any, y: Tensor, logits: Tensor) -> Tensor:
+        """What the method adds to the loss of the new batch, whose pass gave ``logits``: (). 0 in the first step.
+
+        ``x`` is a tensor, or a tuple or dict of tensors: the arguments of the network.
+        """
+        rows, memory = self._rows(x), self._memory_on(logits.device)
         if memory is None or not self.steps:
             return logits.new_zeros(())
         self._widen(memory, logits)
-        policy, draws = self._policy(len(y)), self._draws(len(y))
+        policy, draws = self._policy(len(y)), self._draws(len(y), logits.device)
         asked = _replay_draws(self._plan(len(y)), draws)
         drawn = draw_replays(memory, sampler_of(self.method, policy), asked, policy.kept_weights == "relative")
         wanted = [
@@ -87,14 +96,14 @@ class Rehearsal:
             for of, columns, each in zip(self.method.replays, drawn, asked, strict=True)
             for kind, u in zip(of.views, each.views, strict=True)
         ]
-        made = iter(make_views(self.views, wanted))
+        made = iter(make_views(self._views(), wanted))
         replay = tuple(
             Batch(
                 tuple(next(made) for _ in of.views), *(columns[name] for name in ("label", "logits", "weight", "task"))
             )
             for of, columns in zip(self.method.replays, drawn, strict=True)
         )
-        return self._added(self._attached(net, x, logits), y, logits, replay)
+        return self._added(self._attached(net, rows, logits), y, logits, replay)
 
     def _added(self, network: Network, y: Tensor, logits: Tensor, replay: tuple[Batch, ...]) -> Tensor:
         """The method's loss without that of the new batch, whose logits are constants here."""
@@ -105,22 +114,23 @@ class Rehearsal:
         return value - new.cross_entropy(logits.detach().float())
 
     @torch.no_grad()
-    def remember(self, net: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> None:
+    def remember(self, net: nn.Module, x: Any, y: Tensor, logits: Tensor) -> None:
         """Offer the new batch to memory, after the step on it."""
-        memory, policy = self._memory_on(x.device), self._policy(len(y))
+        rows, device = self._rows(x), logits.device
+        memory, policy = self._memory_on(device), self._policy(len(y))
         if memory is None:
-            memory = self.memory = policy.make_buffer(tuple(x.shape[1:]), logits.shape[1], x.device, x.dtype)
+            memory = self.memory = policy.make_buffer(tuple(rows.shape[1:]), logits.shape[1], device, rows.dtype)
         self._widen(memory, logits)
         by_selection = policy.selects and not policy.every  # these follow selections
-        new = Incoming(x.detach(), y, None if by_selection else torch.full_like(y, self.tasks))
-        reservoir = torch.from_numpy(generator((self.seed, self.steps), "reservoir").random(len(y))).to(x.device)
+        new = Incoming(rows, y, None if by_selection else torch.full_like(y, self.tasks))
+        reservoir = torch.from_numpy(generator((self.seed, self.steps), "reservoir").random(len(y))).to(device)
         admission = None
         if policy.compared and self.steps:
-            draws = self._draws(len(y))
+            draws = self._draws(len(y), device)
             admission = AdmissionDraws(draws["compared"], draws["slots"])
-        network = self._attached(net, x, logits)
-        with modes_kept(net):
-            offer(memory, policy, network, self.views, new, logits.detach().float(), reservoir, admission)
+        network = self._attached(net, rows, logits)
+        with modes_kept(net) if policy.compared else nullcontext():
+            offer(memory, policy, network, self._views(), new, logits.detach().float(), reservoir, admission)
         self.steps += 1
         self.arrived += len(y)
         if policy.selects and policy.every and self.arrived >= policy.every:
@@ -137,10 +147,10 @@ class Rehearsal:
     def _select(self, net: nn.Module) -> dict[str, object]:
         memory = self._memory_on(next(net.parameters()).device)
         assert memory is not None
-        example, n_classes = memory.images[:2], memory.columns["logits"]
-        network, self.arrived = self._attached(net, example, n_classes), 0
+        network, self.arrived = self._attached(net, memory.images, memory.columns["logits"]), 0
+        key = (self.seed, int(memory.updates))
         with modes_kept(net):
-            return reselect(memory, self._policy(), self.method, network, self.views, (self.seed, int(memory.updates)))
+            return reselect(memory, self._policy(), self.method, network, self._views(), key)
 
     def state_dict(self) -> dict[str, Any]:
         """Memory and counters: enough to go on exactly."""
@@ -166,25 +176,43 @@ class Rehearsal:
 
     # Parts.
 
+    def _rows(self, x: Any) -> Tensor:
+        """The batch as memory keeps it. Tensors stay as they are, also where our own training would convert them."""
+        layout = self.layout = self.layout or layout_of(x)
+        if not isinstance(x, Tensor):
+            return layout.rows(x)
+        if layout_of(x) != layout:
+            raise BadInput(
+                f"inputs must be {layout.parts[0]} for each example, as at first, got {layout_of(x).parts[0]}"
+            )
+        return x.detach()
+
+    def _views(self) -> AnyViews:
+        if self.layout is None:
+            raise BadInput("nothing is known of the inputs after loading; train on a batch first")
+        views = Plain(self.layout) if self.augment is None else Own(self.layout, self.augment)
+        views.scales = False  # the network gets what it got
+        return views
+
     def _policy(self, batch: int | None = None) -> Policy:
         """A number of examples becomes a policy whose replay minibatches are as large as the first batch."""
         if self.policy is None and batch is not None:
-            self.policy = Policy(buffer=self.capacity, selector=GradApprox(), replay_batch=batch)
-        return self.policy or Policy(buffer=self.capacity, selector=GradApprox())
+            self.policy = coreset_policy(self.capacity, batch)
+        return self.policy or coreset_policy(self.capacity)
 
     def _plan(self, batch: int) -> DrawPlan:
-        return draw_plan(self.method, self._policy(batch), Training(batch=batch))
+        if batch not in self.plans:
+            self.plans[batch] = draw_plan(self.method, self._policy(batch), Training(batch=batch))
+        return self.plans[batch]
 
-    def _draws(self, batch: int) -> dict[str, Tensor]:
+    def _draws(self, batch: int, device: torch.device) -> dict[str, Tensor]:
         """The uniforms of this step, a function of (seed, step)."""
-        memory = self.memory
-        device = torch.device("cpu") if memory is None else memory.device
-        return {
-            field: torch.from_numpy(generator((self.seed, self.steps), field).random(shape, dtype=np.float32)).to(
-                device
-            )
-            for field, shape in self._plan(batch).replay_fields()
-        }
+        plan = self._plan(batch)
+        fields = dict(plan.replay_fields())
+        sizes = [math.prod(shape) for shape in fields.values()]
+        drawn = generator((self.seed, self.steps), "replay").random(sum(sizes), dtype=np.float32)
+        parts = torch.from_numpy(drawn).to(device).split(sizes)
+        return {field: part.reshape(shape) for (field, shape), part in zip(fields.items(), parts, strict=True)}
 
     def _memory_on(self, device: torch.device) -> Buffer | None:
         memory = self.memory
@@ -197,7 +225,8 @@ class Rehearsal:
     def _attached(self, net: nn.Module, example: Tensor, logits: Tensor) -> Network:
         """The network as methods see it. A head that grew or was replaced is found by its name."""
         if self.network is None or self.network[0] is not net:
-            self.network = (net, attach(net, example[:2], logits.shape[1], self.head))
+            assert self.layout is not None
+            self.network = (net, attach(net, example[:2], logits.shape[1], self.head, self.layout.call))
         return self.network[1]
 
     def _widen(self, memory: Buffer, logits: Tensor) -> None:
@@ -211,17 +240,29 @@ class Rehearsal:
         return self.__dict__ | {"network": None}  # the frameworks copy and save the network themselves
 
 
-class AsGiven:
-    """Views of inputs that are as the network takes them: the same again, or what ``augment`` makes of them."""
+def coreset_policy(capacity: int, replay_batch: int = 32) -> Policy:
+    """Memory by gradient coresets, with the settings of ``gcr.GCR``, which are those of the paper's released code."""
+    selector = GradApprox(shares="task", negative="dropped", atoms="weighted")
+    return Policy(
+        buffer=capacity,
+        selector=selector,
+        replay_batch=replay_batch,
+        sampling="split",
+        admit="correct",
+        pool_view="weak",
+        pool_mode="class",
+    )
 
-    def __init__(self, augment: Augment | None = None) -> None:
-        self.augment = augment
 
-    def make(self, kind: str, images: Tensor, draws: Tensor) -> Tensor:
-        return images if self.augment is None else self.augment(images)
+def layout_of(x: Any) -> Layout:
+    if not isinstance(x, Tensor):
+        return Layout.of(x)
+    return Layout("tensor", (Part("", str(x.dtype).removeprefix("torch."), tuple(x.shape[1:])),))
 
-    def plain(self, images: Tensor) -> Tensor:
-        return images
+
+def _first(x: Any) -> Tensor:
+    tensor: Tensor = next(iter(x.values())) if isinstance(x, Mapping) else x[0]
+    return tensor
 
 
 class PassedAlready:

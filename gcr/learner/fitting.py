@@ -6,19 +6,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gcr.learner.core import Core
 from gcr.learner.engine import Engine
 from gcr.learner.sources import make_source
 from gcr.memory.examples import as_count
 from gcr.settings import BadInput
 
-if TYPE_CHECKING:
-    from gcr.learner.learner import Learner
+LEAST_EPOCHS, LEAST_STEPS = 10, 300  # where the number of epochs is not given
 
 Schedule = Callable[[Optimizer, int], Any]  # (optimizer, steps of this fit) -> a learning-rate scheduler
 Show = Callable[[int, int, str], None]  # steps done, of all, and words
@@ -37,24 +37,26 @@ class FitEpoch:
 
 
 def fit(
-    learner: Learner,
+    learner: Core,
     x: Any,
     y: Any,
-    epochs: int,
+    epochs: int | None,
     batch: int,
     validation: Any,
     patience: int | None,
     schedule: Schedule | None,
-    on_epoch: Callable[[Learner, FitEpoch], Any] | None,
+    on_epoch: Callable[[Any, FitEpoch], Any] | None,
     progress: bool | None,
     image: Any,
     label: str | None,
 ) -> None:
-    epochs, batch = as_count("epochs", epochs, 1), as_count("batch", batch, 1)
+    batch = as_count("batch", batch, 1)
+    wanted = None if epochs is None else as_count("epochs", epochs, 1)
     if patience is not None and validation is None:
         raise BadInput("patience needs validation=(x, y), or a function of the learner that gives a number")
     patience = None if patience is None else as_count("patience", patience, 1)
     source = make_source(learner, x, y, batch, image, label)
+    epochs = wanted or max(LEAST_EPOCHS, -(-LEAST_STEPS // (source.steps or LEAST_STEPS)))
     engine: Engine | None = learner.engine
     scheduler = None
     best = Best(patience)
@@ -132,7 +134,7 @@ def _scheduler(engine: Engine, schedule: Schedule, total: int) -> Any:
 
 
 def _told(
-    learner: Learner, engine: Engine, epoch: int, epochs: int, seen: int, validation: Any, thoroughly: bool
+    learner: Core, engine: Engine, epoch: int, epochs: int, seen: int, validation: Any, thoroughly: bool
 ) -> FitEpoch:
     value = None
     if validation is not None:

@@ -23,8 +23,8 @@ Inputs = Tensor | dict[str, Tensor]
 
 
 def is_dataset(values: object) -> bool:
-    """Whether it has columns, as a ``datasets.Dataset`` does."""
-    return hasattr(values, "column_names") and hasattr(values, "features")
+    """Whether it has columns, as a ``datasets.Dataset`` or a dict of its splits does."""
+    return hasattr(values, "column_names")
 
 
 def columns(

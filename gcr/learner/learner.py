@@ -20,32 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from gcr.learner import fitting, saving
-from gcr.learner.checks import (
-    MakeOptimizer,
-    checked_clip,
-    checked_net,
-    checked_optimizer,
-    checked_policy,
-    checked_precision,
-)
-from gcr.learner.class_weights import ClassWeights, Given
-from gcr.learner.engine import AT_ONCE, Engine
-from gcr.learner.head import grow_head
-from gcr.learner.inputs import Layout, as_one
-from gcr.learner.labels import Labels, plain_labels
+from gcr.learner.core import Core
+from gcr.learner.engine import AT_ONCE
+from gcr.learner.inputs import Layout
 from gcr.learner.memory_view import Memory
-from gcr.learner.views import Augment, Plain, make_views
-from gcr.memory import Policy
-from gcr.memory.examples import as_count
-from gcr.methods import ErAce, Method
-from gcr.models import Network, attach
-from gcr.models.network import HeadAlone
 from gcr.settings import BadInput
-from gcr.training.numerics import computing
-from gcr.training.optimizer import AnyOptimizer
 
 
-class Learner:
+class Learner(Core):
     """A classifier that learns classes one after another and remembers ``memory`` examples of what it has seen.
 
     ``net`` is any classifier with a linear head (``head`` names it where it cannot be found); it is trained in place,
@@ -53,42 +35,12 @@ class Learner:
     loss, by default ER-ACE. ``optimizer`` is one of ``torch.optim`` over the network's parameters, ``gcr.Sgd``, or a
     function that makes one of parameters; by default AdamW.
 
-    ``augment``: "auto" shifts images (and mirrors those of three channels), None leaves examples as they are,
-    ``gcr.augment.Views`` normalise too, and a function gets a batch of what the network takes. ``frozen``: only the head
-    learns, on features that are computed once; memory holds features. ``classes`` are the labels that the outputs of
-    ``net`` already mean. ``class_weight`` is "balanced" or a weight per label, ``clip`` the most that the norm of all
-    gradients may be. ``seed`` decides the order of examples, their views and what is remembered.
+    ``augment``: "auto" shifts images of 16 pixels or more and mirrors those of three channels, None leaves examples as
+    they are, ``gcr.augment.Views`` normalise too, and a function gets a batch of what the network takes. ``frozen``:
+    only the head learns, on features that are computed once; memory holds features. ``classes`` are the labels that
+    the outputs of ``net`` already mean. ``class_weight`` is "balanced" or a weight per label, ``clip`` the most that
+    the norm of all gradients may be. ``seed`` decides the order of examples, their views and what is remembered.
     """
-
-    def __init__(
-        self,
-        net: nn.Module,
-        memory: int | Policy = 500,
-        *,
-        method: Method | None = None,
-        optimizer: AnyOptimizer | MakeOptimizer | None = None,
-        augment: Augment = "auto",
-        frozen: bool = False,
-        classes: Sequence[Hashable] = (),
-        class_weight: Given = None,
-        clip: float | None = None,
-        precision: str = "auto",
-        device: torch.device | str | None = None,
-        head: str | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.net = checked_net(net)
-        self.method = ErAce() if method is None else method
-        self.policy = checked_policy(memory, self.method)
-        self.optimizer = checked_optimizer(optimizer)
-        self.augment, self.frozen, self.head, self.seed = augment, frozen, head, as_count("seed", seed, 0, 2**31 - 1)
-        self.labels = Labels(classes)
-        self.class_weights, self.clip = ClassWeights(class_weight), checked_clip(clip)
-        self.device = torch.device(device) if device is not None else next(net.parameters()).device
-        self.precision = checked_precision(precision, self.device)
-        self.fits = 0
-        self.layout: Layout | None = None  # of what the network takes; known from the first batch on
-        self.engine: Engine | None = None
 
     # Learning.
 
@@ -97,7 +49,7 @@ class Learner:
         x: Any,
         y: Any = None,
         *,
-        epochs: int = 10,
+        epochs: int | None = None,
         batch: int = 32,
         validation: Any = None,
         patience: int | None = None,
@@ -107,7 +59,8 @@ class Learner:
         image: Any = None,
         label: str | None = None,
     ) -> Self:
-        """Learn one task, or whatever came today, and end the task.
+        """Learn one task, or whatever came today, and end the task. If not given, ``epochs`` are 10, or as many as give
+        300 steps.
 
         ``x`` and ``y`` are tensors, arrays or lists; ``x`` alone may be a Dataset, a DataLoader or a Hugging Face
         dataset with its columns named by ``image`` and ``label``. Memory takes examples in the first epoch and
@@ -137,10 +90,6 @@ class Learner:
         for part, numbers in zip(rows.split(AT_ONCE), labels.split(AT_ONCE), strict=True):
             self.engine.remember(part.to(self.device), numbers.to(self.device))
 
-    def end_task(self) -> None:
-        """Say that a task is over: where a selector chooses memory, it does so now."""
-        self._engine("end_task").end_task()
-
     def learn_one(self, x: Any, y: Hashable) -> Self:
         """One step on one example: a tensor, or a dict of numbers with the same keys each time."""
         self.observe(self._one(x), [y])
@@ -164,19 +113,6 @@ class Learner:
             probabilities = probabilities[:, numbers]
         return probabilities.numpy()
 
-    def score(self, x: Any, y: Any) -> float:
-        """Share of examples whose label is predicted. Labels that were never learned count as errors."""
-        predicted = self.logits(x).argmax(1)
-        return float((predicted == self.labels.look_up(y, len(predicted))).double().mean())
-
-    def logits(self, x: Any) -> Tensor:
-        """Scores of the known classes, on the CPU: [n, classes]."""
-        engine = self._engine("predict")
-        assert self.layout is not None
-        rows = self.layout.rows(x)
-        parts = [engine.logits(self._features(part.to(self.device))).cpu() for part in rows.split(AT_ONCE)]
-        return torch.cat(parts)[:, : len(self.labels)]
-
     def predict_one(self, x: Any) -> Hashable:
         """The label of one example; None before anything was learned."""
         return None if self.engine is None else self.classes[int(self.logits(self._one(x)).argmax(1))]
@@ -190,17 +126,12 @@ class Learner:
     # What it knows.
 
     @property
-    def classes(self) -> list[Hashable]:
-        """The labels in the order in which they came: that of the network's outputs."""
-        return list(self.labels.known)
-
-    @property
     def memory(self) -> Memory:
         """What is remembered: examples, labels, weights, logits."""
         engine = self._engine("memory")
         if engine.state.memory is None or self.layout is None:
             raise BadInput(f"{self.method.name} keeps no memory; use another method")
-        layout = Layout.of(torch.empty(1, *engine.shape, dtype=engine.dtype)) if self.frozen else self.layout
+        layout = Layout.of_rows(engine.shape, engine.dtype) if self.frozen else self.layout
         return Memory(engine.state.memory, layout, self.labels, engine)
 
     def memory_bytes(self, x: Any) -> int:
@@ -247,122 +178,3 @@ class Learner:
     def from_state(cls, about: Mapping[str, Any], tensors: Mapping[str, Tensor], net: nn.Module, **given: Any) -> Self:
         """The opposite of ``state``."""
         return saving.from_state(cls, about, tensors, net, given)
-
-    # For the parts of this room.
-
-    def take(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-        """A batch as rows and class numbers on the device. New labels make the head grow."""
-        if self.layout is None:
-            self._begin(x, y)
-        assert self.layout is not None
-        rows = self.layout.rows(x)
-        labels = self.learn_labels(y, len(rows))
-        return self._features(rows.to(self.device, non_blocking=True)), labels.to(self.device)
-
-    def learn_labels(self, y: Any, n: int) -> Tensor:
-        """Class numbers [n] on the CPU."""
-        new = self.labels.unknown(y, n)
-        known = len(self.labels) + len(new)
-        if new and self.policy is not None and known > self.policy.buffer:
-            raise BadInput(
-                f"memory must hold an example of each class, {known} with {new[0]!r}, got memory={self.policy.buffer}; "
-                "make a learner with a larger memory"
-            )
-        numbers = self.labels.numbers(y, n)
-        if self.engine is not None and known > self.engine.n_outputs:
-            self.engine.grow(known)
-        return numbers
-
-    def step(self, rows: Tensor, labels: Tensor, offers: bool = True) -> None:
-        """Train on a batch from ``take``."""
-        assert self.engine is not None
-        if (weights := self.engine.state.class_weights) is not None:
-            self.class_weights.update(weights, labels, self.labels.known)
-        try:
-            self.engine.step(rows, labels, offers)
-        except ValueError as error:
-            if len(labels) == 1 and "more than 1 value per channel" in str(error):
-                raise BadInput(
-                    "a batch of one example has no BatchNorm statistics; give two or more, or use a network with "
-                    "LayerNorm or GroupNorm"
-                ) from None
-            raise
-
-    def take_all(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-        """The same for a whole task, which need not fit the device: rows stay where they are, numbers on the CPU."""
-        if self.layout is None:
-            self._begin(x, y)
-        assert self.layout is not None
-        rows = self.layout.rows(x, x.device if isinstance(x, Tensor) else "cpu")
-        labels = self.learn_labels(y, len(rows))
-        if self.frozen:
-            rows = torch.cat([self._features(part.to(self.device)) for part in rows.split(AT_ONCE)])
-        return rows, labels
-
-    def attach_head(self, layout: Layout, example: Any) -> Network:
-        """The network, moved to the device, with its head found."""
-        return attach(self.net.to(self.device), self._example(layout, example), None, self.head, layout.call)
-
-    def start(self, layout: Layout, example: Any, n_classes: int) -> None:
-        """Prepare network, optimizer and memory for inputs of this layout."""
-        network = self._trunk = self.attach_head(layout, example)
-        if self.device.type == "cuda" and layout.is_image:
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimizer = self.optimizer
-        if n_classes > network.head.out_features:
-            given = optimizer if isinstance(optimizer, AnyOptimizer) else None
-            grow_head(network.head, n_classes, self.seed, given)
-        trained: Network = network
-        views, shape, dtype = make_views(layout, self.augment), layout.shape, layout.dtype
-        if self.frozen:
-            trained, shape, dtype = HeadAlone(network.head), (network.head.in_features,), torch.float32
-            self._raw_views = Plain(layout)
-            views = Plain(Layout.of(torch.empty(1, *shape)))
-        if not isinstance(optimizer, AnyOptimizer):
-            optimizer = optimizer([p for p in trained.parameters() if p.requires_grad])
-        self.optimizer = optimizer
-        engine = Engine(
-            trained, optimizer, self.method, self.policy, views, shape, dtype, self.device, self.precision, self.seed
-        )
-        engine.state.clip = self.clip
-        if self.class_weights.given is not None:
-            engine.state.class_weights = torch.ones(engine.n_outputs, device=self.device)
-        self.layout, self.engine = layout, engine
-
-    def _begin(self, x: Any, y: Any) -> None:
-        layout = Layout.of(x)
-        labels = plain_labels(y)
-        rows = layout.rows(x)
-        new = self.labels.unknown(labels, len(rows))
-        self.start(layout, x, len(self.labels) + len(new))
-
-    def _example(self, layout: Layout, x: Any) -> Tensor:
-        """Two examples as the network takes them."""
-        rows = layout.rows(x)[:2]
-        rows = rows if len(rows) == 2 else rows.repeat(2, *(1,) * (rows.dim() - 1))
-        return make_views(layout, self.augment).plain(rows.to(self.device))
-
-    def _one(self, x: Any) -> Any:
-        """A batch of one. The first dict of numbers decides on their order."""
-        if self.layout is None:
-            return as_one(x)
-        self.layout = self.layout.named(x)
-        return as_one(x, self.layout.names)
-
-    def _features(self, rows: Tensor) -> Tensor:
-        """What the engine trains on: rows as they are, or their features where the rest of the network is frozen."""
-        if not self.frozen:
-            return rows
-        with torch.no_grad(), computing(self.precision, self.device):
-            self._trunk.eval()
-            parts = [self._trunk.features(self._raw_views.plain(part)).float() for part in rows.split(AT_ONCE)]
-        return torch.cat(parts)
-
-    def _engine(self, what: str) -> Engine:
-        if self.engine is None:
-            raise BadInput(f"{what} needs a learner that has seen something; call fit or observe first")
-        return self.engine
-
-    def _known(self) -> str:
-        shown = ", ".join(map(repr, self.classes[:10]))
-        return shown + (f", … ({len(self.labels)} in all)" if len(self.labels) > 10 else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from gcr.augment import Views
 from gcr.learner.class_weights import ClassWeights
+from gcr.learner.core import Core
 from gcr.learner.head import cut_or_grow
 from gcr.learner.inputs import Layout
 from gcr.learner.labels import from_json, to_json
@@ -23,19 +24,16 @@ from gcr.settings import BadInput, from_mapping, to_mapping
 from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, restore_optimizer
 from gcr.training.sgd import Sgd
 
-if TYPE_CHECKING:
-    from gcr.learner.learner import Learner
-
-L = TypeVar("L", bound="Learner")
+L = TypeVar("L", bound=Core)
 NET, EXTRA, MEMORY, OPTIMIZER = "net.", "extra.", "memory.", "optimizer."
 
 
-def save(learner: Learner, path: str | Path) -> None:
+def save(learner: Core, path: str | Path) -> None:
     about, tensors = state(learner)
     StateFolder(path).write({"learner": about}, tensors)
 
 
-def state(learner: Learner) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if learner.engine is None or learner.layout is None:
         raise BadInput("a learner that has seen nothing cannot be saved; call fit or observe first")
     engine = learner.engine
@@ -116,7 +114,7 @@ def from_state(
     return learner
 
 
-def _load_net(learner: Learner, layout: Layout, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def _load_net(learner: Core, layout: Layout, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Start the learner with the saved weights. An error names what does not fit."""
     weights = {name.removeprefix(NET): tensor for name, tensor in tensors.items() if name.startswith(NET)}
     example = _zeros(layout)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
+from gcr.learner import hugging_face
+from gcr.learner.core import Core
 from gcr.memory.randomness import generator
 from gcr.settings import BadInput
 from gcr.training.schedule import steps_of
-
-if TYPE_CHECKING:
-    from gcr.learner.learner import Learner
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
@@ -55,9 +55,12 @@ class Arrays:
 class Loader:
     """A DataLoader, or anything else that can be iterated over again and gives (x, y) or a dict."""
 
-    def __init__(self, learner: Learner, batches: Any, image: Any, label: str | None) -> None:
+    def __init__(self, learner: Core, batches: Any, image: Any, label: str | None) -> None:
         self.learner, self.batches, self.image, self.label = learner, batches, image, label
-        self.steps = len(batches) if hasattr(batches, "__len__") else None
+        try:
+            self.steps: int | None = len(batches)
+        except TypeError:  # what is iterated over may have no length
+            self.steps = None
 
     def epoch(self, number: int) -> Batches:
         empty = True
@@ -77,7 +80,7 @@ class Loader:
 class Items:
     """A map-style Dataset: shuffled by the learner's seed, collated by torch."""
 
-    def __init__(self, learner: Learner, items: Any, batch: int, image: Any, label: str | None) -> None:
+    def __init__(self, learner: Core, items: Any, batch: int, image: Any, label: str | None) -> None:
         self.learner, self.items, self.batch, self.image, self.label = learner, items, batch, image, label
         self.steps = steps_of(len(items), batch)
         self.fits = learner.fits
@@ -94,12 +97,10 @@ class Items:
             yield self.learner.take(*pair(batch, self.image, self.label))
 
 
-def make_source(learner: Learner, x: Any, y: Any, batch: int, image: Any, label: str | None) -> Source:
-    if y is None and hasattr(x, "column_names") and hasattr(x, "features"):
-        from gcr.learner.hugging_face import columns
-
-        x, y = columns(x, image, label)
-    elif y is None and isinstance(x, tuple) and len(x) == 2 and not isinstance(x, Dataset):
+def make_source(learner: Core, x: Any, y: Any, batch: int, image: Any, label: str | None) -> Source:
+    if y is None and hugging_face.is_dataset(x):
+        x, y = hugging_face.columns(x, image, label)
+    elif y is None and isinstance(x, tuple) and len(x) == 2:
         x, y = x
     if y is not None:
         rows, labels = learner.take_all(x, y)
@@ -108,16 +109,24 @@ def make_source(learner: Learner, x: Any, y: Any, batch: int, image: Any, label:
         loader = DataLoader(x, batch) if isinstance(x, IterableDataset) else x
         return _cached(learner, Loader(learner, loader, image, label), batch)
     items: Any = x
-    if isinstance(x, Dataset) or (hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, Tensor)):
-        if not len(items):
-            raise BadInput("x must have at least one example, got an empty dataset")
+    by_number = hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, Tensor)
+    if by_number and not len(items):
+        raise BadInput("x must have at least one example, got an empty dataset")
+    if by_number and not _is_batch(items[0]):
         return _cached(learner, Items(learner, x, batch, image, label), batch)
     if hasattr(x, "__iter__") and not isinstance(x, Tensor):
         return _cached(learner, Loader(learner, x, image, label), batch)
     raise BadInput("y must be given with x; x alone must be a Dataset, a DataLoader or a Hugging Face dataset")
 
 
-def _cached(learner: Learner, source: Source, batch: int) -> Source:
+def _is_batch(first: Any) -> bool:
+    """Whether what a list holds are batches, whose labels are several, and not examples."""
+    labels = first[1] if isinstance(first, list | tuple) and len(first) == 2 else None
+    several = isinstance(labels, Tensor | np.ndarray) and labels.ndim > 0
+    return several or isinstance(labels, list)
+
+
+def _cached(learner: Core, source: Source, batch: int) -> Source:
     """Features of a frozen network are computed once."""
     if not learner.frozen:
         return source

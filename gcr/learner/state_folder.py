@@ -191,7 +191,8 @@ class StateFolder:
 
     def _unwritable(self, error: OSError) -> BadInput:
         return BadInput(
-            f"cannot write to {self.path} ({error.strerror or error}); what was saved there before is unchanged"
+            f"cannot write to {self.path} ({error.strerror or error}); what was saved there before is unchanged; make "
+            "room or fix its permissions, and save again"
         )
 
     def _drop(self, number: int) -> None:

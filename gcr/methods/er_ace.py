@@ -47,6 +47,8 @@ class ErAce(Method):
         logits, seen = outputs[0].logits, extras["seen"]
         present = torch.zeros_like(seen).index_fill_(0, new.labels, True)
         seen.logical_or_(present)
+        for old in replay:
+            seen.index_fill_(0, old.labels, True)  # of a network that was trained before, with memory given to it
         others = torch.zeros_like(seen) if self.unseen == "absent" else ~seen
         value = new.cross_entropy(_among(logits, present | others))
         for old, output in zip(replay, outputs[1:], strict=True):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def test_an_update_that_costs_an_old_class_is_refused(gcr, state):
     """What is new lies where the ants are."""
     before = content(state)
     write_rows(Path("second.csv"), ["emu"], n=200, seed=1, centres={"emu": CENTRES["ant"]})
-    words = ("update", "state", "second.csv", "--epochs", "8")
+    words = ("update", "state", "second.csv", "--epochs", "8", "--memory", "40")
     code, _, said = gcr(*words)
     assert code == 1
     assert re.search(
@@ -135,6 +136,22 @@ def test_examples_of_old_classes_only(gcr, state):
     code, out, _ = gcr("update", "state", "more.csv", "--epochs", "2")
     assert code == 0
     assert "2 classes" in out
+
+
+@pytest.mark.parametrize("memory", [40, 200])
+def test_another_size_of_memory(gcr, state, memory):
+    write_rows(Path("second.csv"), ["cow"], seed=1)
+    code, _, said = gcr("update", "state", "second.csv", "--epochs", "8", "--memory", str(memory))
+    assert code == 0, said
+    classifier = saved.load(StateFolder(state))
+    assert classifier.learner.memory.capacity == 0.8 * memory
+    known = {"ant": 32, "bee": 32, "cow": 32} if memory == 200 else {"ant": 11, "bee": 11, "cow": 10}
+    counts = classifier.learner.memory.counts()
+    assert counts.keys() == known.keys()
+    assert sorted(counts.values()) == sorted(known.values())
+    assert classifier.history[1]["memory"] == memory
+    assert gcr("update", "state", "second.csv", "--epochs", "1")[0] == 0  # goes on with that size
+    assert saved.load(StateFolder(state)).memory == memory
 
 
 def test_the_same_examples_again_are_not_trained_on_where_held_out(gcr, state):
@@ -242,7 +259,7 @@ def test_a_network_whose_weights_do_not_fit(gcr, state):
     for words in (["update", "state", "first.csv"], ["predict", "state", "first.csv"], ["inspect", "state"]):
         code, _, said = gcr(*words)
         assert code == 2
-        assert "net" in said
+        assert "error: net does not fit the saved state: trunk.1.weight is (100, 2) there, (100, 3) in net" in said
 
 
 def test_a_learners_state_is_not_a_classifier(gcr, tmp_path):
@@ -264,6 +281,16 @@ def test_a_full_disk(gcr, state, monkeypatch):
     assert code == 2
     assert "cannot write to state (No space left on device); what was saved there before is unchanged" in said
     assert content(state) == before
+
+
+def test_too_little_space_is_said_before_training(gcr, state, monkeypatch):
+    from gcr.classifier import update
+
+    monkeypatch.setattr(update.shutil, "disk_usage", lambda path: SimpleNamespace(free=5000))
+    monkeypatch.setattr(update.Learner, "fit", lambda *_, **__: pytest.fail("it trained"))
+    code, _, said = gcr("update", "state", "first.csv")
+    assert code == 2
+    assert re.search(r"error: state needs [\d.]+ kB for the new version, and its disk has 5 kB left; make room", said)
 
 
 HOLD = """

@@ -1,6 +1,7 @@
 """The callback in the real Lightning, where it is installed: make lightning."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -140,6 +141,21 @@ def test_batches_that_are_dicts_and_a_classifier_by_name():
     replay = ReplayCallback(memory=16, net="net")
     fit(ByNet(), replay)
     assert int(replay.memory.kept) == 16
+
+
+def test_a_classifier_that_takes_named_inputs_and_returns_an_object():
+    class Scaled(Classifier):
+        def forward(self, x=None, scale=None, more=None):
+            return SimpleNamespace(logits=self.head(self.body(x) * scale[:, None]))
+
+        def training_step(self, batch, batch_idx):
+            x, y = batch
+            return F.cross_entropy(self(x=x, scale=torch.ones(len(y)), more=None).logits, y)
+
+    replay = ReplayCallback(memory=16)
+    fit(Scaled(), replay)
+    assert int(replay.memory.kept) == 16
+    assert replay.rehearsal.layout.inputs(replay.memory.images)["x"].shape == (16, 4)
 
 
 def test_what_it_cannot_do_is_said():

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gcr.integrations.rehearsal import Rehearsal
+from gcr.experiments.variants import GCR
+from gcr.integrations.rehearsal import Rehearsal, coreset_policy
 from gcr.memory import BalancedReservoir, GssGreedy, Policy
 from gcr.methods import AGem, Batch, Der, DerPlusPlus, Er, ErAce, Finetune, Gcr, Gdumb, Mir
 from gcr.models import attach
@@ -73,6 +74,10 @@ def test_nothing_is_replayed_before_something_is_remembered():
     assert rehearsal.terms(net, x, y, logits).item() == 0
     rehearsal.remember(net, x, y, logits)
     assert rehearsal.terms(net, x, y, logits).item() > 0
+
+
+def test_a_number_of_examples_is_gcrs_own_policy():
+    assert coreset_policy(500) == GCR(500).memory
 
 
 def test_replay_minibatches_are_as_large_as_the_first_batch():
@@ -149,6 +154,41 @@ def test_a_head_that_grows():
     x, y = make_batch(9, classes=(0, 1))
     with pytest.raises(BadInput, match="at least 4 logits, as before, got 3"):
         rehearsal.terms(net, x, y, net(x))
+
+
+class Sum(nn.Module):
+    """Of two inputs, by position or by name."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(6, 16), nn.Linear(16, 4)
+
+    def forward(self, a, b):
+        return self.head((self.body(a) + b[:, None]).relu())
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict"])
+def test_networks_with_several_inputs(kind):
+    net, rehearsal = Sum(), Rehearsal(12, DerPlusPlus())
+    for step in range(3):
+        a, y = make_batch(step)
+        x = (a, y.float()) if kind == "tuple" else {"b": y.float(), "a": a}
+        logits = net(*x) if kind == "tuple" else net(**x)
+        terms = rehearsal.terms(net, x, y, logits)
+        rehearsal.remember(net, x, y, logits)
+    assert terms.item() > 0
+    assert rehearsal.end_task(net)["kept"] == 12
+    stored = rehearsal.layout.inputs(rehearsal.memory.images)
+    named = dict(zip("ab", stored, strict=True)) if kind == "tuple" else stored
+    assert torch.equal(named["b"], rehearsal.memory.labels.float())
+
+
+def test_inputs_keep_their_shape():
+    net, rehearsal = make_net(), Rehearsal(12)
+    steps(rehearsal, net, range(1))
+    with pytest.raises(BadInput, match=r"inputs must be x: float32 \[6\] for each example, as at first, got .*\[3\]"):
+        rehearsal.terms(net, torch.rand(8, 3), torch.zeros(8, dtype=torch.int64), torch.rand(8, 4))
 
 
 def test_views_are_the_users():

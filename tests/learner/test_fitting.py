@@ -1,0 +1,313 @@
+"""Learner.fit: what it takes, and what it does around the steps."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from made_learners import A, B, C, blobs, mlp, quick, same_weights
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import gcr
+from gcr.augment import Views
+from gcr.learner import fitting
+from gcr.methods import Er, Finetune
+from gcr.settings import BadInput
+
+X, Y = blobs([A, B])
+NUMBERS = torch.tensor([0] * 40 + [1] * 40)
+
+
+class Pairs(Dataset):
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, row):
+        return X[row], int(NUMBERS[row])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        order = torch.randperm(80, generator=torch.Generator().manual_seed(0)).tolist()
+        return ((X[row], int(NUMBERS[row])) for row in order)
+
+
+def dicts():
+    return DataLoader([{"x": X[row], "labels": int(NUMBERS[row])} for row in range(80)], 16, shuffle=True)
+
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+
+    def forward(self, x):
+        return self.net(x)
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ((X, NUMBERS), {}),
+        ((X.numpy(), NUMBERS.numpy()), {}),
+        ((X.tolist(), NUMBERS.tolist()), {}),
+        (([*X], NUMBERS), {}),
+        ((TensorDataset(X, NUMBERS),), {}),
+        ((Pairs(),), {}),
+        ((Stream(),), {}),
+        ((DataLoader(Pairs(), 16, shuffle=True),), {}),
+        (([(X[:40], NUMBERS[:40]), (X[40:], NUMBERS[40:])],), {}),
+        (((X, NUMBERS),), {}),
+    ],
+    ids=[
+        "tensor",
+        "array",
+        "lists",
+        "tensors",
+        "TensorDataset",
+        "Dataset",
+        "Iterable",
+        "DataLoader",
+        "batches",
+        "pair",
+    ],
+)
+def test_what_fit_takes(given, options):
+    torch.manual_seed(0)
+    learner = gcr.Learner(mlp(), memory=10, optimizer=quick).fit(*given, epochs=6, **options)
+    assert sorted(learner.classes) == [0, 1]
+    assert learner.score(X, NUMBERS) > 0.9
+    assert len(learner.memory) == 10
+
+
+@pytest.mark.parametrize("image", [None, "x", ("x",)])
+def test_loaders_of_dicts(image):
+    net = mlp() if image == "x" else Named()
+    learner = gcr.Learner(net, memory=10, optimizer=quick).fit(dicts(), image=image, label="labels", epochs=6)
+    assert learner.score(X if image == "x" else {"x": X}, NUMBERS) > 0.9
+
+
+def test_a_frozen_network_takes_a_loader_once():
+    class Once:
+        def __init__(self):
+            self.times = 0
+
+        def __iter__(self):
+            self.times += 1
+            yield X, NUMBERS
+
+    source = Once()
+    gcr.Learner(mlp(), memory=10, frozen=True).fit(source, epochs=5)
+    assert source.times == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ((dicts(),), {}, 'as label="labels"'),
+        ((dicts(),), {"label": "y"}, 'as label="labels"'),
+        ((dicts(),), {"label": "labels", "image": "img"}, "image must name an entry"),
+        ((DataLoader(X, 16),), {}, "batches \\(inputs, labels\\)"),
+        (([],), {}, "empty dataset"),
+        ((7,), {}, "y must be given with x"),
+    ],
+)
+def test_what_fit_refuses(given, options, message):
+    with pytest.raises(BadInput, match=message):
+        gcr.Learner(mlp(), memory=10).fit(*given, epochs=1, **options)
+
+
+def test_epochs_if_not_given_are_enough_steps():
+    told = []
+    learner = gcr.Learner(mlp(), memory=10)
+    learner.fit(X, NUMBERS, on_epoch=lambda _, epoch: told.append(epoch))
+    assert len(told) == told[0].epochs == 100  # of three batches
+    assert learner.engine.state.steps == 300
+
+
+def test_memory_takes_each_example_once_with_the_logits_of_the_end():
+    learner = gcr.Learner(mlp(), memory=80, method=Er()).fit(X, NUMBERS, epochs=4)
+    assert int(learner.engine.state.memory.seen) == 80
+    examples = learner.memory.examples
+    assert len(torch.unique(examples, dim=0)) == 80
+    torch.testing.assert_close(learner.memory.logits, learner.net(examples))
+
+
+def test_early_stopping_brings_the_best_weights_back():
+    values, weights = iter([0.1, 0.5, 0.3, 0.2, 0.9]), []
+
+    def keep(learner, epoch):
+        weights.append({name: tensor.clone() for name, tensor in learner.net.state_dict().items()})
+
+    net = mlp()
+    gcr.Learner(net, memory=10).fit(
+        X, NUMBERS, epochs=5, validation=lambda learner: next(values), patience=2, on_epoch=keep
+    )
+    assert len(weights) == 4
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in net.state_dict().items())
+
+
+def test_validation_on_data_and_stopping_by_a_callback():
+    told = []
+
+    def stop(learner, epoch):
+        told.append(epoch)
+        return epoch.epoch == 2
+
+    gcr.Learner(mlp(), memory=10, optimizer=quick).fit(X, NUMBERS, epochs=9, validation=(X, NUMBERS), on_epoch=stop)
+    assert [epoch.epoch for epoch in told] == [1, 2]
+    assert 0 <= told[0].validation <= 1
+    assert 0 <= told[1].memory_accuracy <= 1
+    assert told[1].loss < told[0].loss
+
+
+def test_a_schedule_steps_after_every_batch():
+    asked, rates = [], []
+
+    def schedule(optimizer, steps):
+        asked.append(steps)
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+
+    learner = gcr.Learner(mlp(), memory=10, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
+    learner.fit(
+        X,
+        NUMBERS,
+        epochs=2,
+        batch=20,
+        schedule=schedule,
+        on_epoch=lambda own, _: rates.append(own.optimizer.param_groups[0]["lr"]),
+    )
+    assert asked == [8]
+    assert rates == [0.5, 0.0]
+
+
+def test_a_schedule_needs_an_optimizer_of_torch():
+    with pytest.raises(BadInput, match=r"schedule needs an optimizer of torch\.optim"):
+        gcr.Learner(mlp(), optimizer=lambda p: gcr.Sgd(p, 0.1)).fit(X, NUMBERS, schedule=lambda o, n: None, epochs=1)
+
+
+def test_class_weights_are_those_of_cross_entropy():
+    net, hand = mlp(), mlp()
+    learner = gcr.Learner(net, method=Finetune(), class_weight={"bee": 3.0}, optimizer=lambda p: gcr.Sgd(p, 0.1))
+    loss = learner.observe(X, Y)
+    expected = nn.functional.cross_entropy(hand(X), NUMBERS, weight=torch.tensor([1.0, 3.0]))
+    assert float(loss) == pytest.approx(float(expected.detach()), rel=1e-6)
+
+
+def test_balanced_class_weights_follow_what_was_seen():
+    learner = gcr.Learner(mlp(), memory=10, class_weight="balanced")
+    learner.observe(X[:10], Y[:10])
+    learner.observe(X[10:70], Y[10:70])  # 40 ants, 30 bees
+    assert learner.engine.state.class_weights.tolist() == pytest.approx([70 / 80, 70 / 60])
+    learner.observe(*blobs([C], n=10))
+    assert learner.engine.state.class_weights.tolist() == pytest.approx([80 / 120, 80 / 90, 80 / 30])
+
+
+def test_gradients_are_clipped():
+    net = mlp()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    gcr.Learner(net, memory=10, clip=0.01, optimizer=lambda p: gcr.Sgd(p, 1.0)).observe(100 * X, Y)
+    moved = sum(float((net.state_dict()[name] - old).square().sum()) for name, old in before.items()) ** 0.5
+    assert moved == pytest.approx(0.01, rel=1e-3)
+
+
+def test_mixed_precision():
+    learner = gcr.Learner(mlp(), memory=10, precision="bf16", optimizer=quick).fit(X, NUMBERS, epochs=6)
+    assert learner.score(X, NUMBERS) > 0.9
+    assert learner.net[0].weight.dtype == torch.float32
+
+
+def test_a_loss_that_is_not_a_number_is_an_error():
+    learner = gcr.Learner(mlp(), memory=10, optimizer=lambda p: gcr.Sgd(p, 1e30))
+    with pytest.raises(BadInput, match="NaN or inf"):
+        learner.fit(X, NUMBERS, epochs=20)
+    with pytest.raises(BadInput, match="NaN or inf"):
+        learner.save("never")
+
+
+IMAGES = torch.randint(0, 256, (12, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+KINDS = [0, 1] * 6
+
+
+class Seen(nn.Module):
+    """Remembers what came in."""
+
+    def __init__(self, size=3 * 16 * 16):
+        super().__init__()
+        self.head, self.batches = nn.Linear(size, 2), []
+
+    def forward(self, x):
+        self.batches.append(x.detach().clone())
+        return self.head(x.flatten(1))
+
+
+def test_bytes_come_as_floats_from_0_to_1_and_are_shifted_and_mirrored():
+    net = Seen()
+    learner = gcr.Learner(net, memory=4)
+    learner.observe(IMAGES, KINDS)
+    plain, new = net.batches[0], net.batches[1]
+    assert torch.equal(plain, IMAGES[:2].float() / 255)
+    assert new.shape == (12, 3, 16, 16)
+    assert not torch.equal(new, IMAGES.float() / 255)
+    learner.predict(IMAGES)
+    assert torch.equal(net.batches[-1], IMAGES.float() / 255)
+
+
+def test_without_augmentation_examples_come_as_they_are():
+    net = Seen()
+    gcr.Learner(net, memory=4, augment=None).observe(IMAGES, KINDS)
+    assert torch.equal(net.batches[1], IMAGES.float() / 255)
+
+
+def test_small_images_are_not_shifted():
+    net = Seen(64)
+    gcr.Learner(net, memory=4).observe(IMAGES[:, :1, :8, :8], KINDS)
+    assert torch.equal(net.batches[1], IMAGES[:, :1, :8, :8].float() / 255)
+
+
+def test_an_augmentation_of_ones_own_batched_or_per_sample():
+    for augment in (lambda batch: batch.flip(-1), gcr.per_sample(lambda image: image.flip(-1))):
+        net = Seen()
+        learner = gcr.Learner(net, memory=4, augment=augment)
+        learner.observe(IMAGES, KINDS)
+        assert torch.equal(net.batches[1], IMAGES.float().div(255).flip(-1))
+        assert any(torch.equal(learner.memory.examples[0], image) for image in IMAGES)  # memory has them plain
+
+
+def test_views_normalise_too():
+    net = Seen()
+    views = Views((0.5,) * 3, (0.25,) * 3, pad=0, flip=False)
+    gcr.Learner(net, memory=4, augment=views).observe(IMAGES, KINDS)
+    torch.testing.assert_close(net.batches[1], (IMAGES.float() / 255 - 0.5) / 0.25)
+
+
+def test_random_augmentation_repeats_with_the_seed():
+    nets = [mlp(), mlp()]
+    for net in nets:
+        gcr.Learner(net, memory=10, augment=lambda x: x + 0.1 * torch.randn_like(x), seed=1).fit(X, Y, epochs=2)
+    assert same_weights(*nets)
+
+
+def test_an_augmentation_must_return_as_many_views():
+    with pytest.raises(BadInput, match=r"gcr\.per_sample"):
+        gcr.Learner(mlp(), memory=4, augment=lambda batch: batch[0]).observe(X, Y)
+
+
+def test_progress_names_loss_and_accuracy_on_memory(monkeypatch):
+    console = io.StringIO()
+    monkeypatch.setattr("sys.stderr", console)
+    gcr.Learner(mlp(), memory=10).fit(X, NUMBERS, epochs=2, progress=True)
+    assert "epoch 2/2, loss" in console.getvalue()
+    assert "memory" in console.getvalue()
+
+
+def test_words_of_an_epoch():
+    epoch = fitting.FitEpoch(1, 3, 0.5, 0.25, 0.75, None)
+    assert fitting.words(epoch) == "epoch 1/3, loss 0.500, new 25.0%, memory 75.0%"
+
+
+def test_arrays_of_numpy_types_as_labels():
+    learner = gcr.Learner(mlp(), memory=10).fit(X, np.array(Y), epochs=1)
+    assert learner.classes == ["ant", "bee"]
+    assert type(learner.classes[0]) is str

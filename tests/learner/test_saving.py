@@ -1,0 +1,201 @@
+"""Learner.save and load: everything comes back, and a run goes on with equal bits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import HANG_SECONDS, ROOT
+from made_learners import A, B, C, blobs, mlp, quick, same_weights
+from torch import nn
+
+import gcr
+from gcr.learner import StateFolder
+from gcr.methods import ClsEr, Der, ErAce, Finetune, Gcr, Mir
+from gcr.settings import BadInput
+
+
+def net_with_dropout(seed=0, n_out=2):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, n_out))
+
+
+def batches(first, last):
+    for number in range(first, last):
+        labels = (A, B) if number < 20 else (B, C)
+        yield blobs(labels, n=6, seed=number)
+
+
+def equal_states(one, other):
+    (about, tensors), (their_about, their_tensors) = one.state(), other.state()
+    assert json.loads(json.dumps(about)) == json.loads(json.dumps(their_about))
+    assert tensors.keys() == their_tensors.keys()
+    for name in tensors:
+        torch.testing.assert_close(tensors[name], their_tensors[name], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("method", [ErAce(), Der(), Finetune(), ClsEr(), Mir(), Gcr()], ids=lambda method: method.name)
+@pytest.mark.parametrize("optimizer", [None, quick, lambda p: gcr.Sgd(p, 0.05, 1e-4)], ids=["adamw", "adam", "ours"])
+def test_a_loaded_learner_goes_on_with_equal_bits(method, optimizer, tmp_path):
+    options = {"memory": 12, "method": method, "optimizer": optimizer, "seed": 5, "class_weight": "balanced"}
+    straight = gcr.Learner(net_with_dropout(), **options)
+    for x, y in batches(0, 80):
+        straight.observe(x, y)
+    killed = gcr.Learner(net_with_dropout(), **options)
+    for x, y in batches(0, 30):
+        killed.observe(x, y)
+    killed.save(tmp_path / "state")
+    torch.manual_seed(99)
+    loaded = gcr.Learner.load(tmp_path / "state", net_with_dropout(seed=7))
+    for x, y in batches(30, 80):
+        loaded.observe(x, y)
+    equal_states(straight, loaded)
+    x, _ = blobs([A, B, C])
+    assert (straight.predict(x) == loaded.predict(x)).all()
+
+
+def test_a_selected_memory_goes_on_with_equal_bits(tmp_path):
+    recipe = gcr.GCR.paper(memory=8)
+    straight = gcr.Learner(mlp(), memory=recipe.memory, method=Gcr(gamma=0.0))
+    straight.fit(*blobs([A, B]), epochs=2)
+    straight.save(tmp_path / "state")
+    loaded = gcr.Learner.load(tmp_path / "state", mlp(seed=3))
+    for learner in (straight, loaded):
+        learner.fit(*blobs([C]), epochs=2)
+    equal_states(straight, loaded)
+
+
+CHILD = """
+import sys, torch
+sys.path[:0] = [{tests!r}, {here!r}]
+import gcr
+from test_saving import batches, net_with_dropout
+learner = gcr.Learner(net_with_dropout(), memory=12, seed=5)
+for number, (x, y) in enumerate(batches(0, 80)):
+    learner.observe(x, y)
+    if number == 40:
+        learner.save({path!r})
+    if number == 50:
+        print("now", flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_killed_in_the_middle_of_a_task(tmp_path):
+    path = str(tmp_path / "state")
+    script = CHILD.format(tests=str(ROOT / "tests"), here=str(ROOT / "tests/learner"), path=path)
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as child:
+        assert child.stdout.readline().strip() == "now"
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait(HANG_SECONDS)
+    loaded = gcr.Learner.load(path, net_with_dropout(seed=7))
+    straight = gcr.Learner(net_with_dropout(), memory=12, seed=5)
+    threads = torch.get_num_threads()
+    for x, y in batches(0, 80):
+        straight.observe(x, y)
+    for x, y in batches(41, 80):
+        loaded.observe(x, y)
+    assert torch.get_num_threads() == threads
+    equal_states(straight, loaded)
+
+
+def test_everything_that_was_said_comes_back(tmp_path):
+    learner = gcr.Learner(
+        mlp(),
+        memory=9,
+        clip=2.0,
+        class_weight={("a", 1): 2.0},
+        seed=4,
+        augment=None,
+        optimizer=lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    )
+    learner.fit(blobs([A, B])[0], [("a", 1)] * 40 + [("b", 2)] * 40, epochs=1)
+    learner.save(tmp_path / "state")
+    loaded = gcr.Learner.load(tmp_path / "state", mlp(seed=2, n_out=7))
+    assert loaded.classes == [("a", 1), ("b", 2)]
+    assert loaded.net[2].out_features == 2
+    group = loaded.optimizer.param_groups[0]
+    assert (group["lr"], group["momentum"], group["nesterov"]) == (0.1, 0.9, True)
+    assert (loaded.clip, loaded.augment, loaded.seed) == (2.0, None, 4)
+    equal_states(learner, loaded)
+
+
+def test_the_version_before_is_kept(tmp_path):
+    learner = gcr.Learner(mlp(), memory=5)
+    for x, y in batches(0, 3):
+        learner.observe(x, y)
+        learner.save(tmp_path / "state")
+    assert StateFolder(tmp_path / "state").versions() == [3, 2]
+    assert gcr.Learner.load(tmp_path / "state", mlp(), version=2).engine.state.steps == 2
+
+
+def test_a_frozen_learner_comes_back(tmp_path):
+    learner = gcr.Learner(mlp(), memory=5, frozen=True).fit(*blobs([A, B]), epochs=2)
+    learner.save(tmp_path / "state")
+    loaded = gcr.Learner.load(tmp_path / "state", mlp(seed=4)).fit(*blobs([C]), epochs=2)
+    learner.fit(*blobs([C]), epochs=2)
+    equal_states(learner, loaded)
+
+
+def saved(tmp_path, **options):
+    learner = gcr.Learner(mlp(), memory=5, **options).fit(*blobs([A, B]), epochs=1)
+    learner.save(tmp_path / "state")
+    return tmp_path / "state"
+
+
+class Home(torch.optim.SGD):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("options", "load", "message"),
+    [
+        ({}, lambda path: gcr.Learner.load(path, mlp(width=9)), r"0.weight is \(16, 8\) there, \(9, 8\)"),
+        ({}, lambda path: gcr.Learner.load(path, nn.Linear(8, 2)), "net does not fit the saved state"),
+        ({}, lambda path: gcr.Learner.load(path, mlp(), nets=3), "load takes optimizer"),
+        ({}, lambda path: gcr.Learner.load(path / "other", mlp()), "does not exist"),
+        ({"augment": lambda x: x}, lambda path: gcr.Learner.load(path, mlp()), "augment must be given to load"),
+        ({"optimizer": lambda p: Home(p, 0.1)}, lambda path: gcr.Learner.load(path, mlp()), "given to load: Home"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_loaded(options, load, message, tmp_path):
+    with pytest.raises(BadInput, match=message):
+        load(saved(tmp_path, **options))
+
+
+def test_what_a_file_cannot_hold_is_given_again(tmp_path):
+    path = saved(tmp_path, augment=lambda x: x, optimizer=lambda p: Home(p, 0.1, momentum=0.9))
+    loaded = gcr.Learner.load(path, mlp(), augment=lambda x: x, optimizer=lambda p: Home(p, 0.1, momentum=0.9))
+    loaded.observe(*blobs([A, B]))
+
+
+def test_labels_that_cannot_be_saved_are_refused_and_the_old_state_stays(tmp_path):
+    path = saved(tmp_path)
+    learner = gcr.Learner(mlp(), memory=5).fit(blobs([A])[0], [frozenset({1})] * 40, epochs=1)
+    with pytest.raises(BadInput, match="to be saved"):
+        learner.save(path)
+    assert gcr.Learner.load(path, mlp()).classes == ["ant", "bee"]
+
+
+def test_a_new_learner_cannot_be_saved(tmp_path):
+    with pytest.raises(BadInput, match="seen nothing"):
+        gcr.Learner(mlp()).save(tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_damaged_state_offers_the_version_before(tmp_path):
+    learner = gcr.Learner(mlp(), memory=5).fit(*blobs([A, B]), epochs=1)
+    learner.save(tmp_path / "state")
+    learner.save(tmp_path / "state")
+    file = tmp_path / "state/version-0002/tensors.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(BadInput, match=r"damaged .* version 1"):
+        gcr.Learner.load(tmp_path / "state", mlp())
+    assert same_weights(gcr.Learner.load(tmp_path / "state", mlp(seed=1), version=1).net, learner.net)
