@@ -262,6 +262,28 @@ def test_a_network_whose_weights_do_not_fit(gcr, state):
         assert "error: net does not fit the saved state: trunk.1.weight is (100, 2) there, (100, 3) in net" in said
 
 
+def test_a_state_that_lacks_something(gcr, state):
+    folder = StateFolder(state)
+    about, tensors = folder.read()
+    del about["classifier"]["form"]
+    folder.write(about, tensors)
+    code, _, said = gcr("inspect", "state")
+    assert code == 2
+    assert "error: state cannot be read by this gcr (KeyError('form'))" in said
+
+
+def test_names_of_classes_may_look_like_markup(gcr):
+    centres = {"[bold]<b>": (0, 0), "a,b\n": (4, 4)}
+    write_rows(Path("first.csv"), centres, centres=centres)
+    code, out, said = gcr("update", "state", "first.csv", "--epochs", "8")
+    assert code == 0, said
+    assert "[bold]<b>" in out
+    assert gcr("inspect", "state", "--page", "page.html")[0] == 0
+    assert "[bold]&lt;b&gt;" in Path("page.html").read_text()
+    rows = list(csv.DictReader(gcr("predict", "state", "first.csv")[1].splitlines()))
+    assert {row["class"] for row in rows} == {"[bold]<b>", "a,b"}
+
+
 def test_a_learners_state_is_not_a_classifier(gcr, tmp_path):
     StateFolder(tmp_path / "state").write({"learner": {}}, {})
     code, _, said = gcr("predict", "state", "state")
