@@ -159,6 +159,20 @@ def test_the_same_examples_again_are_not_trained_on_where_held_out(gcr, state):
     assert re.search(r"left out \d+ examples that are copies of held-out ones", said)
 
 
+def test_nothing_but_copies_of_held_out_examples(gcr, state):
+    classifier = saved.load(StateFolder(state))
+    row = np.array(classifier.form.mean) + np.array(classifier.form.std) * classifier.held_out[0].numpy()
+    line = next(
+        line
+        for line in Path("first.csv").read_text().splitlines()[1:]
+        if np.allclose(np.array(line.split(",")[1:], dtype=float), row, atol=1e-5)
+    )
+    Path("copy.csv").write_text(f"label,x,y\n{line}\n")
+    assert "error: all new examples are copies of held-out ones" in gcr("update", "state", "copy.csv")[2]
+    Path("copy.csv").write_text(f"label,x,y\nnew{line}\n")
+    assert re.search(r'error: all examples of "new\w+" are copies', gcr("update", "state", "copy.csv")[2])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
