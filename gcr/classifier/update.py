@@ -5,6 +5,7 @@ Nothing is written before the end, and then at once: whatever happens, the state
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -37,7 +38,10 @@ from gcr.report.cells import bytes_text
 from gcr.settings import BadInput, Settings, setting
 
 MEMORY, LEAST_MEMORY = 500, 20  # examples
+BATCH = 32
+STEPS, EPOCHS = 300, (10, 100)  # of an update: about so many steps, in no fewer and no more epochs
 BYTES_OF_WEIGHT = 12  # with the optimizer's two averages
+MOST = 2**63
 FEW = 5  # examples of a class to replay: fewer hardly keep it
 NAMED = 5  # classes in a message
 
@@ -45,7 +49,7 @@ NAMED = 5  # classes in a message
 @dataclass(frozen=True)
 class UpdateSettings(Settings):
     memory: int = setting(0, "examples kept in all, to replay and held out; 0: as before, 500 at first", low=0)
-    epochs: int = setting(20, "passes over the new examples", low=1)
+    epochs: int = setting(0, "passes over the new examples; 0: by their number", low=0)
     limit: float = setting(5.0, "points of accuracy that old classes may lose", low=0.0, high=100.0)
     holdout: float = setting(0.2, "share of the new examples and of memory that is held out", low=0.05, high=0.5)
     seed: int = setting(0, "of the network's first weights, the split and the order of examples", low=0)
@@ -56,6 +60,11 @@ class UpdateSettings(Settings):
         if memory < LEAST_MEMORY:
             raise BadInput(f"memory must be >= {LEAST_MEMORY} examples, got {memory}")
         return replace(self, memory=memory)
+
+    def with_epochs(self, n_examples: int) -> Self:
+        """Few examples need more passes for as many steps."""
+        by_number = -(-STEPS * BATCH // n_examples)
+        return self if self.epochs else replace(self, epochs=min(max(by_number, EPOCHS[0]), EPOCHS[1]))
 
     @property
     def n_held_out(self) -> int:
@@ -95,7 +104,8 @@ class _Batch:
     parts: Split
 
     def train(self) -> tuple[Tensor, list[str]]:
-        return self._of(self.parts.train)
+        """By class: the classifier learns their names in this order."""
+        return self._of(sorted(self.parts.train, key=lambda row: (_as_people_sort(self.labels[row]), row)))
 
     def held_out(self) -> tuple[Tensor, list[str]]:
         return self._of(self.parts.held_out)
@@ -127,6 +137,8 @@ def update(
     added = _check_classes(labels, source.labels, old)
     remembered = classifier.held_out if classifier else None
     batch = _Batch(read.examples, labels, split(read.examples, labels, settings.holdout, settings.seed, remembered))
+    _check_trained(batch, added)
+    settings = settings.with_epochs(len(batch.parts.train))
     for note in (*read.notes, *_remarks(batch, old, added, settings)):
         say(note)
     if classifier is None:
@@ -143,7 +155,7 @@ def update(
     held_out, truth = _all_held_out(classifier, batch)
     with saved.fitting_threads(net_name):
         before = _predicted(classifier.learner, held_out) if old else None
-        classifier.learner.fit(*batch.train(), epochs=settings.epochs)
+        classifier.learner.fit(*batch.train(), epochs=settings.epochs, batch=BATCH)
         accuracies = compare(truth, before, _predicted(classifier.learner, held_out), old, added)
     verdict = judge(accuracies, settings.limit)
     if verdict.refused:
@@ -174,10 +186,26 @@ def _check_classes(labels: Sequence[str], listed: Sequence[str], old: Sequence[s
     """The new classes, in the order of their names."""
     if unread := set(listed) - set(labels):
         raise BadInput(f'class "{min(unread)}" has no picture that can be read; replace them or remove the class')
-    there = sorted(set(labels))
+    there = sorted(set(labels), key=_as_people_sort)
     if not old and len(there) < 2:
         raise BadInput(f'a classifier must begin with at least 2 classes, got "{there[0]}" alone; add another')
     return [name for name in there if name not in old]
+
+
+def _check_trained(batch: _Batch, added: Sequence[str]) -> None:
+    trained = {batch.labels[row] for row in batch.parts.train}
+    if bare := [name for name in added if name not in trained]:
+        raise BadInput(f'all examples of "{bare[0]}" are copies of held-out ones; give others')
+    if not trained:
+        raise BadInput("all new examples are copies of held-out ones, so there is nothing to learn; give others")
+
+
+def _as_people_sort(name: str) -> list[tuple[int, str]]:
+    """
+    >>> sorted(["10", "2", "b"], key=_as_people_sort)
+    ['2', '10', 'b']
+    """
+    return [(int(part), "") if part.isdecimal() else (MOST, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def _remarks(batch: _Batch, old: Sequence[str], added: Sequence[str], settings: UpdateSettings) -> list[str]:

@@ -41,7 +41,9 @@ def update(
         int,
         typer.Option("--memory", help="Examples kept in all, held-out ones too; 0: as before, 500 at first.", min=0),
     ] = 0,
-    epochs: Annotated[int, typer.Option("--epochs", help="Passes over the new examples.", min=1)] = 20,
+    epochs: Annotated[
+        int, typer.Option("--epochs", help="Passes over the new examples; 0: 10 to 100, by their number.", min=0)
+    ] = 0,
     limit: Annotated[
         float,
         typer.Option(
@@ -71,7 +73,7 @@ def update(
     skip_bad: SkipOption = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for another update of the same state to end.")] = False,
     rollback: Annotated[bool, typer.Option("--rollback", help="Undo the last update.")] = False,
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Of the split, the order and the first weights.", min=0)] = 0,
     device: DeviceOption = "auto",
 ) -> int:
     """Make a classifier, or teach it new classes. Old pictures are not needed: a bounded memory keeps a few.
@@ -100,8 +102,12 @@ def update(
         raise BadInput("NEW is missing: a folder with a folder per class, or a CSV or parquet file")
     settings = UpdateSettings(memory, epochs, limit, holdout, seed)
     given = New(new, label, path_column, net, size, skip_bad)
-    with _locked(folder, wait), closing(Bars()) as progress:
-        outcome = run_update(folder, given, settings, _device(device), _say, progress)
+    try:
+        with _locked(folder, wait), closing(Bars()) as progress:
+            outcome = run_update(folder, given, settings, _device(device), _say, progress)
+    except KeyboardInterrupt:
+        _say(f"interrupted: {state} is as it was before")
+        return 130
     return _print_outcome(state, outcome, limit)
 
 

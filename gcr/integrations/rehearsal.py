@@ -180,7 +180,7 @@ class Rehearsal:
         """The batch as memory keeps it. Tensors stay as they are, also where our own training would convert them."""
         layout = self.layout = self.layout or layout_of(x)
         if not isinstance(x, Tensor):
-            return layout.rows(x, _first(x).device)
+            return layout.rows(x)
         if layout_of(x) != layout:
             raise BadInput(
                 f"inputs must be {layout.parts[0]} for each example, as at first, got {layout_of(x).parts[0]}"

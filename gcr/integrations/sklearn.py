@@ -101,7 +101,7 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             learner = self._new_learner(X.shape[1:], len(found))
         else:
             learner, found = self.learner_, np.union1d(self.classes_, _as_type(found, self.classes_))
-            learner.labels.unknown(_as_type(y, self.classes_), len(X))  # raises if they are of another type
+            learner.labels.checked(_as_type(y, self.classes_), len(X))  # raises if they are of another type
         learner.learn_labels(found, len(found))
         learner.fit(X, _as_type(y, found), epochs=epochs, batch=batch, progress=False)
         self.learner_, self.classes_ = learner, found

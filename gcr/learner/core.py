@@ -20,7 +20,7 @@ from gcr.learner.class_weights import ClassWeights, Given
 from gcr.learner.engine import AT_ONCE, Engine
 from gcr.learner.head import grow_head
 from gcr.learner.inputs import Layout, as_one
-from gcr.learner.labels import Labels, plain_labels
+from gcr.learner.labels import Labels
 from gcr.learner.views import Augment, Own, Plain, make_views
 from gcr.memory import Policy
 from gcr.memory.examples import as_count
@@ -98,14 +98,15 @@ class Core:
 
     def learn_labels(self, y: Any, n: int) -> Tensor:
         """Class numbers [n] on the CPU."""
-        new = self.labels.unknown(y, n)
+        values = self.labels.checked(y, n)
+        new = self.labels.unknown(values)
         known = len(self.labels) + len(new)
         if new and self.policy is not None and known > self.policy.buffer:
             raise BadInput(
                 f"memory must hold an example of each class, {known} with {new[0]!r}, got memory={self.policy.buffer}; "
                 "make a learner with a larger memory"
             )
-        numbers = self.labels.numbers(y, n)
+        numbers = self.labels.learn(values)
         if self.engine is not None and known > self.engine.n_outputs:
             self.engine.grow(known)
         return numbers
@@ -130,7 +131,7 @@ class Core:
         if self.layout is None:
             self._begin(x, y)
         assert self.layout is not None
-        rows = self.layout.rows(x, x.device if isinstance(x, Tensor) else "cpu")
+        rows = self.layout.rows(x)
         labels = self.learn_labels(y, len(rows))
         if self.frozen:
             rows = torch.cat([self._features(part.to(self.device)) for part in rows.split(AT_ONCE)])
@@ -178,9 +179,7 @@ class Core:
 
     def _begin(self, x: Any, y: Any) -> None:
         layout = Layout.of(x)
-        labels = plain_labels(y)
-        rows = layout.rows(x)
-        new = self.labels.unknown(labels, len(rows))
+        new = self.labels.unknown(self.labels.checked(y, len(layout.rows(x))))
         self.start(layout, x, len(self.labels) + len(new))
 
     def _example(self, layout: Layout, x: Any) -> Tensor:

@@ -52,13 +52,12 @@ class Layout:
     def of(cls, x: Any) -> Self:
         """Of a batch as the user gives it."""
         kind, tensors = _tensors(x)
-        parts = (Part(name, str(t.dtype).removeprefix("torch."), tuple(t.shape[1:])) for name, t in tensors.items())
-        return cls(kind, tuple(parts))
+        return cls(kind, _parts(tensors))
 
     @classmethod
     def of_rows(cls, shape: tuple[int, ...], dtype: torch.dtype) -> Self:
         """Of plain tensors."""
-        return cls("tensor", (Part("", str(dtype).removeprefix("torch."), shape),))
+        return cls("tensor", (Part("", _NAMES[dtype], shape),))
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -92,17 +91,19 @@ class Layout:
         """Whether numbers are bytes, which the network gets as floats in [0, 1], or floats."""
         return self.kind == "tensor" and (self.dtype == torch.uint8 or self.dtype.is_floating_point)
 
-    def rows(self, x: Any, device: torch.device | str = "cpu") -> Tensor:
-        """A batch as memory keeps it. Refused if it is not of this layout."""
+    def rows(self, x: Any) -> Tensor:
+        """A batch as memory keeps it, where it is. Refused if it is not of this layout."""
         kind, tensors = _tensors(x)
-        got = Layout.of(x)
-        if got != self:
-            wanted, given = (", ".join(map(str, layout.parts)) for layout in (self, got))
+        if kind == "dict" and tensors.keys() == {part.name for part in self.parts}:
+            tensors = {part.name: tensors[part.name] for part in self.parts}
+        got = _parts(tensors)
+        if kind != self.kind or got != self.parts:
+            wanted, given = (", ".join(map(str, parts)) for parts in (self.parts, got))
             raise BadInput(f"x must be {wanted} for each example, as in the first batch, got {given}")
         if kind == "tensor":
-            return tensors[""].to(device)
+            return tensors[""]
         flat = [t.contiguous().reshape(len(t), -1).view(torch.uint8).reshape(len(t), -1) for t in tensors.values()]
-        return torch.cat(flat, 1).to(device)
+        return torch.cat(flat, 1)
 
     def inputs(self, rows: Tensor) -> Any:
         """The opposite of ``rows``."""
@@ -119,6 +120,13 @@ class Layout:
         """Dicts are keyword arguments, tuples are positional ones."""
         x = self.inputs(rows)
         return net(**x) if self.kind == "dict" else net(*x) if self.kind == "tuple" else net(x)
+
+
+def _parts(tensors: Mapping[str, Tensor]) -> tuple[Part, ...]:
+    return tuple(Part(name, _NAMES[t.dtype], tuple(t.shape[1:])) for name, t in tensors.items())
+
+
+_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 def dtype_of(name: str) -> torch.dtype:

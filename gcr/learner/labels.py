@@ -25,24 +25,30 @@ class Labels:
     def __init__(self, known: Iterable[Hashable] = ()) -> None:
         self.known: list[Hashable] = []
         self._number: dict[Hashable, int] = {}
-        self._learn(plain_labels(list(known)))
+        self.learn(plain_labels(list(known)))
 
     def __len__(self) -> int:
         return len(self.known)
 
     def numbers(self, labels: Any, n: int | None = None) -> Tensor:
         """[n] int64 on the CPU. New labels get the next numbers."""
-        values = self._checked(labels, n)
-        self._learn(values)
-        return torch.tensor([self._number[value] for value in values], dtype=torch.int64)
+        return self.learn(self.checked(labels, n))
 
-    def unknown(self, labels: Any, n: int | None = None) -> list[Hashable]:
+    def unknown(self, values: list[Hashable]) -> list[Hashable]:
         """Those that would be new."""
-        return [value for value in dict.fromkeys(self._checked(labels, n)) if value not in self._number]
+        return [value for value in dict.fromkeys(values) if value not in self._number]
 
     def look_up(self, labels: Any, n: int | None = None) -> Tensor:
         """[n]; -1 for unknown labels. None of them is learned."""
-        return torch.tensor([self._number.get(value, -1) for value in self._checked(labels, n)], dtype=torch.int64)
+        return torch.tensor([self._number.get(value, -1) for value in self.checked(labels, n)], dtype=torch.int64)
+
+    def learn(self, values: list[Hashable]) -> Tensor:
+        """The numbers of checked labels; new ones get the next."""
+        for value in values:
+            if value not in self._number:
+                self._number[value] = len(self.known)
+                self.known.append(value)
+        return torch.tensor([self._number[value] for value in values], dtype=torch.int64)
 
     def of(self, numbers: Tensor) -> np.ndarray:
         """The labels of some numbers. An array of objects where labels are tuples or the like."""
@@ -55,7 +61,8 @@ class Labels:
         chosen: np.ndarray = table[numbers.cpu().numpy()]
         return chosen
 
-    def _checked(self, labels: Any, n: int | None) -> list[Hashable]:
+    def checked(self, labels: Any, n: int | None = None) -> list[Hashable]:
+        """As Python's own values, of one type, ``n`` of them."""
         values = plain_labels(labels)
         if n is not None and len(values) != n:
             raise BadInput(f"y must have a label per example ({n}), got {len(values)}")
@@ -65,12 +72,6 @@ class Labels:
                 kind, got = type(first).__name__, f"{value!r} ({type(value).__name__})"
                 raise BadInput(f"labels must be of one type, {kind} as the first, got {got}; convert them")
         return values
-
-    def _learn(self, values: list[Hashable]) -> None:
-        for value in values:
-            if value not in self._number:
-                self._number[value] = len(self.known)
-                self.known.append(value)
 
 
 def plain_labels(labels: Any) -> list[Hashable]:

@@ -48,7 +48,7 @@ class Own(Plain):
         with seeded(int(draws.flatten()[0] * MOST)):
             views = self.augment(self.layout.inputs(plain))
         if self.layout.kind != "tensor":
-            return self.layout.rows(views, images.device)
+            return self.layout.rows(views).to(images.device)
         if not isinstance(views, Tensor) or len(views) != len(images):
             got = tuple(views.shape) if isinstance(views, Tensor) else type(views).__name__
             raise BadInput(

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gcr.classifier.held_out import balanced_rows, compare, judge, split
+from gcr.classifier.update import UpdateSettings
 
 
 def rows_of(n):
@@ -83,6 +84,11 @@ def test_a_loss_that_may_be_chance_is_said():
     assert verdict.doubt.startswith(
         "old classes lost 16.7 points on 6 held-out examples, which may be chance; keep more"
     )
+
+
+def test_few_examples_get_more_epochs():
+    assert [UpdateSettings().with_epochs(n).epochs for n in (10, 320, 960, 50_000)] == [100, 30, 10, 10]
+    assert UpdateSettings(epochs=3).with_epochs(10).epochs == 3
 
 
 def test_new_and_unmeasured_classes():
