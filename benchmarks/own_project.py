@@ -1,9 +1,9 @@
 """Is a replay memory worth it in one's own project? ``gcr.Learner`` next to what one would use otherwise.
 
-    python benchmarks/own_project.py                       all but Avalanche; writes results/own_project.json and the page
+    python benchmarks/own_project.py                       all but Avalanche; writes results and page
     python benchmarks/own_project.py --avalanche PYTHON    with Avalanche's Replay, by a Python that has avalanche-lib
-    python benchmarks/own_project.py --docs                only the table and figure of docs/worth.md, from the results
-    python benchmarks/own_project.py --check               write nothing; exit with 1 if the page differs from the results
+    python benchmarks/own_project.py --docs                only the page's table and figure, from the results
+    python benchmarks/own_project.py --check               write nothing; exit with 1 if the page's table is another
 
 Digits, and features of CIFAR-10 where ``gcr data get cifar10`` has put it: five steps of two classes, whose order the
 seed decides. Without ``--avalanche`` the results' earlier rows of Avalanche stay. About 8 minutes on two cores.
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from own_project_data import Data, cifar10_features, digits
 from own_project_docs import check, write
-from own_project_rivals import AVALANCHE, BATCH, EPOCHS, HIDDEN, LR, RIVALS, run
+from own_project_rivals import AVALANCHE, BATCH, EPOCHS, HIDDEN, LR, RIVALS, run, warm_up
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results/own_project.json"
@@ -51,9 +51,10 @@ def measure(n_seeds: int, avalanche: Path | None) -> None:
     if features is None:
         print("no CIFAR-10 here: digits alone; gcr data get cifar10 brings it")
     sets = [digits(), *([features] if features else [])]
-    settings = {"epochs": EPOCHS, "batch": BATCH, "lr": LR, "hidden": HIDDEN, "steps": 5}
-    settings["sets"] = {data.name: {"keep": data.keep, "train": len(data.train[1])} for data in sets}
+    about_sets = {data.name: {"keep": data.keep, "train": len(data.train[1])} for data in sets}
+    settings = {"epochs": EPOCHS, "batch": BATCH, "lr": LR, "hidden": HIDDEN, "steps": 5, "sets": about_sets}
     rows: list[dict[str, Any]] = []
+    warm_up(RIVALS.values())
     for data in sets:
         for seed in range(n_seeds):  # rivals next to each other, so that changes of load hit all alike
             for name, rival in RIVALS.items():
@@ -93,7 +94,7 @@ def avalanche_rows(data: Data, n_seeds: int, python: Path) -> list[dict[str, Any
 
 def earlier_rows(data: Data, n_seeds: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Of Avalanche, measured before with the same settings."""
-    old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"settings": None}
+    old: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"settings": None}
     same = old["settings"] == settings
     rows = [row for row in old["rows"] if (row["name"], row["data"]) == (AVALANCHE, data.name)] if same else []
     print(f"{data.name}: {'kept' if rows else 'no'} rows of Avalanche; --avalanche PYTHON measures them")

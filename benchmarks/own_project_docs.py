@@ -1,4 +1,4 @@
-"""Table and figure of ``docs/worth.md``, from what ``benchmarks/own_project.py`` measured."""
+"""Table and figure of ``docs/own_project.md``, from what ``benchmarks/own_project.py`` measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gcr.analysis.statistics import spread
 from gcr.training.metrics import average_accuracy, forgetting
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, FIGURE = ROOT / "docs/worth.md", ROOT / "docs/worth.svg"
+PAGE, FIGURE = ROOT / "docs/own_project.md", ROOT / "docs/own_project.svg"
 ORDER = {
     "gcr.Learner": "#0072b2",
     AVALANCHE: "#cc79a7",
@@ -55,13 +55,13 @@ def table(results: dict[str, Any]) -> str:
 def check(results: dict[str, Any]) -> int:
     """1 if the page's table is not that of the results."""
     page = PAGE.read_text()
-    stale = insert(page, "worth", table(results)) != page
+    stale = insert(page, "own_project", table(results)) != page
     print(f"differs from results/own_project.json: {PAGE.relative_to(ROOT)}" if stale else "")
     return int(stale)
 
 
 def write(results: dict[str, Any]) -> None:
-    PAGE.write_text(insert(PAGE.read_text(), "worth", table(results)))
+    PAGE.write_text(insert(PAGE.read_text(), "own_project", table(results)))
     draw(results)
     print(f"written: {PAGE.relative_to(ROOT)}, {FIGURE.relative_to(ROOT)}")
 
@@ -87,5 +87,5 @@ def draw(results: dict[str, Any]) -> None:
         axes.set(title=f"{data}, {about['keep']} of {about['train']:,} examples kept", ylim=(0, 101), xticks=seen)
         axes.set(xlabel="classes learned", ylabel="accuracy on them, %")
         axes.spines[["top", "right"]].set_visible(False)
-    np.atleast_1d(figure.axes)[0].legend(frameon=False, fontsize=7, loc="lower left")
+    figure.axes[0].legend(frameon=False, fontsize=7, loc="lower left")
     figure.savefig(FIGURE, bbox_inches="tight", facecolor="white", metadata={"Date": None})

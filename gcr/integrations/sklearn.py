@@ -4,7 +4,7 @@
 >>> x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
 >>> x[20:40] += 6
 >>> x[40:] -= 6
->>> classifier = ReplayClassifier(memory=20, learning_rate=0.01, random_state=0)
+>>> classifier = ReplayClassifier(memory=20, random_state=0)
 >>> classifier = classifier.partial_fit(x[:40], ["b"] * 20 + ["c"] * 20)
 >>> classifier = classifier.partial_fit(x[40:], ["a"] * 20)  # a new class; the old examples are not needed
 >>> classifier.classes_.tolist(), classifier.predict(x[[0, 20, 40]]).tolist()
@@ -42,7 +42,8 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A neural network with a replay memory, by the rules of scikit-learn.
 
     ``fit`` starts afresh; ``partial_fit`` goes on, and labels that it has not seen become new classes. Both make
-    ``epochs`` passes over what they are given: for a stream of small batches, ``epochs=1``.
+    ``epochs`` passes over what they are given: 10 if not given, or as many as give 300 steps. For a stream of small
+    batches, ``epochs=1``.
 
     ``memory`` is the number of examples kept, or a ``Policy``. The network has ReLU layers of ``hidden_layer_sizes``,
     or is ``net``: a module, which is copied, or a function of (features, classes) that makes one. It is trained by
@@ -62,7 +63,7 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         memory: int | Policy = 500,
         *,
         hidden_layer_sizes: tuple[int, ...] = (100,),
-        epochs: int = 10,
+        epochs: int | None = None,
         batch_size: int = 32,
         learning_rate: float = 1e-3,
         method: Method | None = None,
@@ -93,7 +94,8 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn what has come, and keep what was learned. ``classes`` are more labels that have a column."""
         first = not hasattr(self, FITTED)
-        epochs, batch = as_count("epochs", self.epochs, 1), as_count("batch_size", self.batch_size, 1)
+        epochs = None if self.epochs is None else as_count("epochs", self.epochs, 1)
+        batch = as_count("batch_size", self.batch_size, 1)
         X, y = validate_data(self, X, y, reset=first, **self._rules())
         check_classification_targets(y)
         found = np.unique(y) if classes is None else np.union1d(classes, y)

@@ -19,7 +19,7 @@ from gcr.methods import DerPlusPlus
 from gcr.settings import BadInput
 
 
-@parametrize_with_checks([ReplayClassifier(memory=50)])  # none is expected to fail
+@parametrize_with_checks([ReplayClassifier(memory=50, epochs=10)])  # none is expected to fail
 def test_the_checks_of_scikit_learn(estimator, check):
     check(estimator)
 
@@ -42,7 +42,7 @@ def blobs():
 
 def small(**given):
     return ReplayClassifier(
-        **{"memory": 20, "hidden_layer_sizes": (16,), "learning_rate": 1e-2, "random_state": 0} | given
+        **{"memory": 20, "epochs": 10, "hidden_layer_sizes": (16,), "learning_rate": 1e-2, "random_state": 0} | given
     )
 
 
@@ -52,7 +52,7 @@ def test_the_path_of_attributes():
 
 def test_classes_that_come_later_are_learned_and_old_ones_stay(digits):
     x, y, x_test, y_test = digits
-    classifier = ReplayClassifier(memory=100, random_state=0)
+    classifier = ReplayClassifier(memory=100, epochs=10, random_state=0)
     for first in (8, 6, 4, 2, 0):  # in falling order: classes_ is sorted all the same
         now = (y == first) | (y == first + 1)
         classifier.partial_fit(x[now], y[now])
