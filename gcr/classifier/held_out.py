@@ -132,17 +132,21 @@ def judge(classes: Sequence[ClassAccuracy], limit: float) -> Verdict:
     n_lost, n_gained = sum(one.lost for one in old), sum(one.gained for one in old)
     if verdict.points_lost > limit and sign_test(n_lost, n_gained) < CHANCE_OF_ALL:
         refused.append(f"the old classes lost {verdict.points_lost:.1f} points on average")
+    unsure = []
     for one in old:
         points = 100 * ((one.before or 0.0) - (one.after or 0.0))
-        if points > limit and sign_test(one.lost, one.gained) < CHANCE_OF_ONE:
-            refused.append(f'"{one.name}" lost {points:.1f} points')
-    doubt = ""
+        if points > limit:
+            told = f'"{one.name}" lost {points:.1f} points'
+            if sign_test(one.lost, one.gained) < CHANCE_OF_ONE:
+                refused.append(told)
+            elif one.lost - one.gained > 1:  # a single example is no news
+                unsure.append(f"{told} on {one.n} held-out examples")
     if verdict.points_lost > limit and not refused:
         n = sum(one.n for one in old)
-        doubt = (
-            f"old classes lost {verdict.points_lost:.1f} points on {n} held-out examples, which may be chance; "
-            "keep more examples with a larger --memory"
-        )
+        unsure.insert(0, f"old classes lost {verdict.points_lost:.1f} points on {n} held-out examples")
+    doubt = ""
+    if unsure and not refused:
+        doubt = f"{', '.join(unsure)}, which may be chance; keep more examples with a larger --memory"
     return Verdict(before, after, tuple(refused), doubt)
 
 

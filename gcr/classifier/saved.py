@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -111,6 +111,17 @@ def load(folder: StateFolder, device: str = "cpu") -> Classifier:
         raise BadInput(
             f"{folder.path} was written by learner.save, not by gcr update; read it with gcr.Learner.load(path, net)"
         )
+    try:
+        return _from_state(folder, about, tensors, device)
+    except (LookupError, TypeError) as error:
+        raise BadInput(
+            f"{folder.path} cannot be read by this gcr ({error!r}); use the gcr that made it, or begin anew"
+        ) from None
+
+
+def _from_state(
+    folder: StateFolder, about: Mapping[str, Any], tensors: Mapping[str, Tensor], device: str
+) -> Classifier:
     of = about["classifier"]
     form = Form.from_json(of["form"])
     labels: Sequence[str] = about["learner"]["classes"]

@@ -137,6 +137,7 @@ def update(
     added = _check_classes(labels, source.labels, old)
     remembered = classifier.held_out if classifier else None
     batch = _Batch(read.examples, labels, split(read.examples, labels, settings.holdout, settings.seed, remembered))
+    _check_trained(batch, added)
     settings = settings.with_epochs(len(batch.parts.train))
     for note in (*read.notes, *_remarks(batch, old, added, settings)):
         say(note)
@@ -189,6 +190,14 @@ def _check_classes(labels: Sequence[str], listed: Sequence[str], old: Sequence[s
     if not old and len(there) < 2:
         raise BadInput(f'a classifier must begin with at least 2 classes, got "{there[0]}" alone; add another')
     return [name for name in there if name not in old]
+
+
+def _check_trained(batch: _Batch, added: Sequence[str]) -> None:
+    trained = {batch.labels[row] for row in batch.parts.train}
+    if bare := [name for name in added if name not in trained]:
+        raise BadInput(f'all examples of "{bare[0]}" are copies of held-out ones; give others')
+    if not trained:
+        raise BadInput("all new examples are copies of held-out ones, so there is nothing to learn; give others")
 
 
 def _as_people_sort(name: str) -> list[tuple[int, str]]:

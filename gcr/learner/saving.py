@@ -143,6 +143,7 @@ def _optimizer_about(optimizer: AnyOptimizer) -> dict[str, Any]:
     if isinstance(optimizer, Sgd):
         return {"name": "gcr.Sgd", "lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
     groups = optimizer.state_dict()["param_groups"]
+    groups = [group | {"capturable": False} if "capturable" in group else group for group in groups]  # a GPU sets it
     plain = all(_is_plain(value) for group in groups for name, value in group.items())
     known = type(optimizer) is getattr(torch.optim, type(optimizer).__name__, None)
     return {"name": type(optimizer).__name__, "own": not (plain and known), "groups": groups if plain else []}

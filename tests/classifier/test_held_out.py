@@ -86,6 +86,12 @@ def test_a_loss_that_may_be_chance_is_said():
     )
 
 
+def test_a_loss_of_one_class_that_may_be_chance_is_said():
+    verdict = verdict_of([14] * 7, [14] * 6 + [12], n=14)
+    assert verdict.refused == ()
+    assert verdict.doubt.startswith('"class 6" lost 14.3 points on 14 held-out examples, which may be chance')
+
+
 def test_few_examples_get_more_epochs():
     assert [UpdateSettings().with_epochs(n).epochs for n in (10, 320, 960, 50_000)] == [100, 30, 10, 10]
     assert UpdateSettings(epochs=3).with_epochs(10).epochs == 3

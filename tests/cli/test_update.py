@@ -159,6 +159,20 @@ def test_the_same_examples_again_are_not_trained_on_where_held_out(gcr, state):
     assert re.search(r"left out \d+ examples that are copies of held-out ones", said)
 
 
+def test_nothing_but_copies_of_held_out_examples(gcr, state):
+    classifier = saved.load(StateFolder(state))
+    row = np.array(classifier.form.mean) + np.array(classifier.form.std) * classifier.held_out[0].numpy()
+    line = next(
+        line
+        for line in Path("first.csv").read_text().splitlines()[1:]
+        if np.allclose(np.array(line.split(",")[1:], dtype=float), row, atol=1e-5)
+    )
+    Path("copy.csv").write_text(f"label,x,y\n{line}\n")
+    assert "error: all new examples are copies of held-out ones" in gcr("update", "state", "copy.csv")[2]
+    Path("copy.csv").write_text(f"label,x,y\nnew{line}\n")
+    assert re.search(r'error: all examples of "new\w+" are copies', gcr("update", "state", "copy.csv")[2])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -260,6 +274,28 @@ def test_a_network_whose_weights_do_not_fit(gcr, state):
         code, _, said = gcr(*words)
         assert code == 2
         assert "error: net does not fit the saved state: trunk.1.weight is (100, 2) there, (100, 3) in net" in said
+
+
+def test_a_state_that_lacks_something(gcr, state):
+    folder = StateFolder(state)
+    about, tensors = folder.read()
+    del about["classifier"]["form"]
+    folder.write(about, tensors)
+    code, _, said = gcr("inspect", "state")
+    assert code == 2
+    assert "error: state cannot be read by this gcr (KeyError('form'))" in said
+
+
+def test_names_of_classes_may_look_like_markup(gcr):
+    centres = {"[bold]<b>": (0, 0), "a,b\n": (4, 4)}
+    write_rows(Path("first.csv"), centres, centres=centres)
+    code, out, said = gcr("update", "state", "first.csv", "--epochs", "8")
+    assert code == 0, said
+    assert "[bold]<b>" in out
+    assert gcr("inspect", "state", "--page", "page.html")[0] == 0
+    assert "[bold]&lt;b&gt;" in Path("page.html").read_text()
+    rows = list(csv.DictReader(gcr("predict", "state", "first.csv")[1].splitlines()))
+    assert {row["class"] for row in rows} == {"[bold]<b>", "a,b"}
 
 
 def test_a_learners_state_is_not_a_classifier(gcr, tmp_path):
