@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from gcr.learner import Learner
+from gcr.learner.checks import adamw
 from gcr.learner.views import Augment
 from gcr.memory import Policy
 from gcr.memory.examples import as_count
@@ -137,7 +138,7 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             net.to(self.device) if self.device is not None else net,
             self.memory,
             method=self.method,
-            optimizer=partial(torch.optim.AdamW, lr=float(rate)),
+            optimizer=partial(adamw, lr=float(rate)),
             augment=self.augment,
             class_weight=self.class_weight,
             seed=seed,

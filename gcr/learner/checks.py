@@ -20,8 +20,10 @@ LR = 1e-3  # of AdamW, where no optimizer is given
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], AnyOptimizer]
 
 
-def adamw(parameters: Iterable[nn.Parameter]) -> AnyOptimizer:
-    return torch.optim.AdamW(parameters, lr=LR)
+def adamw(parameters: Iterable[nn.Parameter], lr: float = LR) -> AnyOptimizer:
+    """On a CPU in one pass over the parameters: several times faster than torch's default, same formula."""
+    held = list(parameters)
+    return torch.optim.AdamW(held, lr=lr, fused=all(p.device.type == "cpu" for p in held) or None)
 
 
 def checked_optimizer(given: Any) -> AnyOptimizer | MakeOptimizer:

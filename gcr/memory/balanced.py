@@ -36,8 +36,8 @@ def offer_balanced(memory: Buffer, batch: dict[str, Tensor], draws: Tensor, admi
     in_use = torch.cat([slot < memory.kept, admitted])
     priority = torch.cat([memory.columns["score"][:size].double(), draws.double()])
     rank = ranks_in_class(torch.cat([memory.columns["label"][:size], labels]), priority, in_use)
-    place = torch.where(in_use, rank + priority, torch.inf).argsort(stable=True).argsort()
-    stays = (place < size) & in_use
+    lowest = torch.where(in_use, rank + priority, torch.inf).argsort(stable=True)[:size]
+    stays = torch.zeros_like(in_use).index_fill_(0, lowest, True) & in_use
     free = stays[:size].argsort(stable=True)  # slots that nothing stays in come first, in order
     enters = stays[size:]
     taken = free[(enters.cumsum(0) - 1).clamp_min(0)]
