@@ -55,16 +55,15 @@ def test_steps_part_the_classes_and_the_seed_decides_on_their_order():
 
 def test_memory_keeps_what_fine_tuning_forgets(monkeypatch):
     import own_project_rivals as rivals
-
     from own_project_data import digits
 
     monkeypatch.setattr(rivals, "EPOCHS", 4)
     data = digits()
     rows = {name: rivals.run(name, rival, data, 7) for name, rival in rivals.RIVALS.items()}
     final = {name: np.mean(row["matrix"][-1]) for name, row in rows.items()}
-    assert final["fine-tuning"] < 40
+    assert final["fine-tuning"] < 30
     for name in ("gcr.Learner", "reservoir by hand", "keep everything"):
-        assert final[name] > 65, name
+        assert final[name] > 50, name
     assert rows["reservoir by hand"]["bytes"] == 100 * (64 * 4 + 8)
     assert rows["fine-tuning"]["bytes"] == rows["SGDClassifier.partial_fit"]["bytes"] == 0
     assert rows["keep everything"]["bytes"] == len(data.train[1]) * (64 * 4 + 8)
