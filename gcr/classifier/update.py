@@ -85,6 +85,7 @@ class New:
     net: str | None = None
     size: int | None = None
     skip_bad: bool = False
+    mirror: bool = True
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def update(
     for note in (*read.notes, *_remarks(batch, old, added, settings)):
         say(note)
     if classifier is None:
-        classifier = _new_classifier(folder, form, net_name, len(added), settings, device)
+        classifier = _new_classifier(folder, form, net_name, len(added), settings, device, new.mirror)
     else:
         classifier.memory = settings.memory
         classifier.resize(settings.n_replayed)
@@ -228,10 +229,11 @@ def _remarks(batch: _Batch, old: Sequence[str], added: Sequence[str], settings: 
 
 
 def _new_classifier(
-    folder: StateFolder, form: Form, net_name: str, n_classes: int, settings: UpdateSettings, device: str
+    folder: StateFolder, form: Form, net_name: str, n_classes: int, settings: UpdateSettings, device: str, mirror: bool
 ) -> Classifier:
     net = saved.new_net(net_name, form, n_classes, settings.seed)
-    learner = Learner(net, settings.n_replayed, device=device, seed=settings.seed)
+    augment = "auto" if mirror else "shift"
+    learner = Learner(net, settings.n_replayed, device=device, seed=settings.seed, augment=augment)
     empty = torch.empty(0, *form.shape, dtype=torch.uint8 if form.kind == "pictures" else torch.float32)
     return Classifier(folder, form, net_name, learner, settings.memory, empty, [], [])
 

@@ -70,6 +70,13 @@ def update(
             "--size", help="Side of the squares that pictures become. Fixed by the first update.", min=4, max=512
         ),
     ] = None,
+    mirror: Annotated[
+        bool,
+        typer.Option(
+            "--mirror/--no-mirror",
+            help="Whether colour pictures are mirrored in training; not for text and signs. Fixed by the first update.",
+        ),
+    ] = True,
     skip_bad: SkipOption = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for another update of the same state to end.")] = False,
     rollback: Annotated[bool, typer.Option("--rollback", help="Undo the last update.")] = False,
@@ -101,7 +108,7 @@ def update(
     if new is None:
         raise BadInput("NEW is missing: a folder with a folder per class, or a CSV or parquet file")
     settings = UpdateSettings(memory, epochs, limit, holdout, seed)
-    given = New(new, label, path_column, net, size, skip_bad)
+    given = New(new, label, path_column, net, size, skip_bad, mirror)
     try:
         with _locked(folder, wait), closing(Bars()) as progress:
             outcome = run_update(folder, given, settings, _device(device), _say, progress)

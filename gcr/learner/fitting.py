@@ -13,15 +13,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gcr.learner.core import Core
-from gcr.learner.engine import Engine
-from gcr.learner.sources import make_source
+from gcr.learner.engine import AT_ONCE, Engine
+from gcr.learner.sources import Source, make_source
 from gcr.memory.examples import as_count
 from gcr.settings import BadInput
 
 LEAST_EPOCHS, LEAST_STEPS = 10, 300  # where the number of epochs is not given
 
 Schedule = Callable[[Optimizer, int], Any]  # (optimizer, steps of this fit) -> a learning-rate scheduler
-Show = Callable[[int, int, str], None]  # steps done, of all, and words
+Show = Callable[[int, str], None]  # steps done, and words
 
 
 @dataclass(frozen=True)
@@ -36,63 +36,114 @@ class FitEpoch:
     validation: float | None  # accuracy, or what the function gave
 
 
-def fit(
-    learner: Core,
-    x: Any,
-    y: Any,
-    epochs: int | None,
-    batch: int,
-    validation: Any,
-    patience: int | None,
-    schedule: Schedule | None,
-    on_epoch: Callable[[Any, FitEpoch], Any] | None,
-    progress: bool | None,
-    image: Any,
-    label: str | None,
-) -> None:
-    batch = as_count("batch", batch, 1)
-    wanted = None if epochs is None else as_count("epochs", epochs, 1)
-    if patience is not None and validation is None:
-        raise BadInput("patience needs validation=(x, y), or a function of the learner that gives a number")
-    patience = None if patience is None else as_count("patience", patience, 1)
-    source = make_source(learner, x, y, batch, image, label)
-    epochs = wanted or max(LEAST_EPOCHS, -(-LEAST_STEPS // (source.steps or LEAST_STEPS)))
-    engine: Engine | None = learner.engine
-    scheduler = None
-    best = Best(patience)
-    with showing(progress) as show:
+@dataclass(frozen=True)
+class Options:
+    """What ``Learner.fit`` was told beside the data."""
+
+    epochs: int | None
+    batch: int
+    validation: Any
+    patience: int | None
+    schedule: Schedule | None
+    on_epoch: Callable[[Any, FitEpoch], Any] | None
+    progress: bool | None
+    image: Any
+    label: str | None
+
+    def __post_init__(self) -> None:
+        as_count("batch", self.batch, 1)
+        if self.epochs is not None:
+            as_count("epochs", self.epochs, 1)
+        if self.patience is not None:
+            as_count("patience", self.patience, 1)
+            if self.validation is None:
+                raise BadInput("patience needs validation=(x, y), or a function of the learner that gives a number")
+
+
+def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
+    source = make_source(learner, x, y, options.batch, options.image, options.label)
+    steps = source.steps or 0
+    epochs = options.epochs or max(LEAST_EPOCHS, -(-LEAST_STEPS // (steps or LEAST_STEPS)))
+    best = Best(options.patience)
+    with showing(options.progress, steps * epochs) as show:
+        training = Training(learner, source, options, epochs, show)
         for epoch in range(epochs):
-            begun = False
-            seen, total = 0, (source.steps or 0) * epochs
-            for step, (rows, labels) in enumerate(source.epoch(epoch)):
-                engine = learner.engine
-                assert engine is not None
-                if not begun:
-                    engine.state.loss_sum.zero_()
-                    engine.state.correct.zero_()
-                    begun = True
-                if schedule is not None and scheduler is None:
-                    scheduler = _scheduler(engine, schedule, total)
-                learner.step(rows, labels, offers=epoch == 0)
-                if scheduler is not None:
-                    scheduler.step()
-                seen += len(labels)
-                if show:
-                    show(epoch * (source.steps or 0) + step + 1, total, f"epoch {epoch + 1}/{epochs}")
-            assert engine is not None
-            engine.refuse_diverged()
-            told = _told(learner, engine, epoch, epochs, seen, validation, show is not None or on_epoch is not None)
-            if show:
-                show((epoch + 1) * (source.steps or 0), total, words(told))
-            stop = on_epoch is not None and on_epoch(learner, told) is True
-            if best.enough(told.validation, engine) or stop:
+            told = training.epoch(epoch)
+            stop = options.on_epoch is not None and options.on_epoch(learner, told) is True
+            if best.enough(told.validation, training.engine) or stop:
                 break
-        assert engine is not None
-        best.restore(engine)
+        best.restore(training.engine)
     if epochs > 1:
-        engine.refresh_logits()
+        training.engine.refresh_logits()
     learner.fits += 1
     learner.end_task()
+
+
+class Training:
+    """The epochs of one fit. Memory takes examples in the first."""
+
+    def __init__(self, learner: Core, source: Source, options: Options, epochs: int, show: Show | None) -> None:
+        self.learner, self.source, self.options, self.epochs, self.show = learner, source, options, epochs, show
+        self.steps = source.steps or 0
+        self.scheduler: Any = None
+        if show and learner.engine is not None and learner.engine.state.memory is not None:
+            held = learner.engine.state.memory
+            show(0, f"memory: {held.rows} examples, {held.nbytes / 1e6:.2f} MB")
+
+    @property
+    def engine(self) -> Engine:
+        assert self.learner.engine is not None  # from the first batch on
+        return self.learner.engine
+
+    def epoch(self, number: int) -> FitEpoch:
+        seen = 0
+        for step, (rows, labels) in enumerate(self.source.epoch(number)):
+            state = self.engine.state
+            if step == 0:
+                state.loss_sum.zero_()
+                state.correct.zero_()
+                self._begin()
+            self.learner.step(rows, labels, offers=number == 0)
+            if self.scheduler is not None:
+                self.scheduler.step()
+            seen += len(labels)
+            if self.show:
+                self.show(number * self.steps + step + 1, f"epoch {number + 1}/{self.epochs}")
+        self.engine.refuse_diverged()
+        told = self._told(number, seen)
+        if self.show:
+            self.show((number + 1) * self.steps, words(told))
+        return told
+
+    def _begin(self) -> None:
+        """Make the scheduler, once there is an optimizer."""
+        schedule, optimizer = self.options.schedule, self.engine.state.optimizer
+        if schedule is None or self.scheduler is not None:
+            return
+        if not isinstance(optimizer, Optimizer):
+            raise BadInput(f"schedule needs an optimizer of torch.optim, got {type(optimizer).__name__}")
+        if self.engine.mode != "eager":  # a captured step has its learning rate in it
+            self.engine.run_eagerly()
+        self.scheduler = schedule(optimizer, self.steps * self.epochs)
+
+    def _told(self, number: int, seen: int) -> FitEpoch:
+        validation, state = self.options.validation, self.engine.state
+        value = on_memory = None
+        if validation is not None:
+            value = float(validation(self.learner) if callable(validation) else self.learner.score(*validation))
+        if self.show or self.options.on_epoch:
+            on_memory = accuracy_on_memory(self.engine)
+        loss, right = float(state.loss_sum) / seen, int(state.correct) / seen
+        return FitEpoch(number + 1, self.epochs, loss, right, on_memory, value)
+
+
+def accuracy_on_memory(engine: Engine) -> float | None:
+    buffer = engine.state.memory
+    if buffer is None or not len(buffer):
+        return None
+    rows = buffer.filled_rows()
+    parts = [engine.logits(buffer.columns["image"][part]).argmax(1) for part in rows.split(AT_ONCE)]
+    return float((torch.cat(parts) == buffer.columns["label"][rows]).double().mean())
 
 
 class Best:
@@ -124,31 +175,6 @@ def _weights(engine: Engine) -> dict[str, Tensor]:
     return engine.state.net.state_dict() | {f"extra.{name}": t for name, t in engine.state.extras.items()}
 
 
-def _scheduler(engine: Engine, schedule: Schedule, total: int) -> Any:
-    optimizer = engine.state.optimizer
-    if not isinstance(optimizer, Optimizer):
-        raise BadInput(f"schedule needs an optimizer of torch.optim, got {type(optimizer).__name__}")
-    if engine.mode != "eager":  # a captured step has its learning rate in it
-        engine.run_eagerly()
-    return schedule(optimizer, total)
-
-
-def _told(
-    learner: Core, engine: Engine, epoch: int, epochs: int, seen: int, validation: Any, thoroughly: bool
-) -> FitEpoch:
-    value = None
-    if validation is not None:
-        value = float(validation(learner) if callable(validation) else learner.score(*validation))
-    on_memory = None
-    if thoroughly and engine.state.memory is not None and len(engine.state.memory):
-        buffer = engine.state.memory
-        rows = buffer.filled_rows()
-        parts = [engine.logits(buffer.columns["image"][part]).argmax(1) for part in rows.split(256)]
-        on_memory = float((torch.cat(parts) == buffer.columns["label"][rows]).double().mean())
-    state = engine.state
-    return FitEpoch(epoch + 1, epochs, float(state.loss_sum) / seen, int(state.correct) / seen, on_memory, value)
-
-
 def words(told: FitEpoch) -> str:
     parts = [f"epoch {told.epoch}/{told.epochs}", f"loss {told.loss:.3f}", f"new {100 * told.accuracy:.1f}%"]
     if told.memory_accuracy is not None:
@@ -159,7 +185,7 @@ def words(told: FitEpoch) -> str:
 
 
 @contextmanager
-def showing(wanted: bool | None) -> Iterator[Show | None]:
+def showing(wanted: bool | None, total: int) -> Iterator[Show | None]:
     """A progress bar on the terminal's error stream; None where none is wanted."""
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
         yield None
@@ -169,12 +195,12 @@ def showing(wanted: bool | None) -> Iterator[Show | None]:
 
     columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
-        last = ""
+        task = bar.add_task("", total=total or None)
+        last: list[str] = []  # what the last epoch ended with
 
-        def show(done: int, total: int, text: str) -> None:
-            nonlocal last
-            last = text if "loss" in text else last.replace(last.split(",")[0], text, 1) or text
-            bar.update(task, completed=done, total=total or None, description=last)
+        def show(done: int, text: str) -> None:
+            first, *rest = text.split(", ")
+            last[:] = rest or last
+            bar.update(task, completed=done, description=", ".join([first, *last]))
 
         yield show

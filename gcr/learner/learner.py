@@ -35,8 +35,9 @@ class Learner(Core):
     loss, by default ER-ACE. ``optimizer`` is one of ``torch.optim`` over the network's parameters, ``gcr.Sgd``, or a
     function that makes one of parameters; by default AdamW.
 
-    ``augment``: "auto" shifts images of 16 pixels or more and mirrors those of three channels, None leaves examples as
-    they are, ``gcr.augment.Views`` normalise too, and a function gets a batch of what the network takes. ``frozen``:
+    ``augment``: "auto" shifts images of 16 pixels or more and mirrors those of three channels, "shift" does not mirror,
+    None leaves examples as they are, ``gcr.augment.Views`` normalise too, and a function gets a batch of what the
+    network takes. ``frozen``:
     only the head learns, on features that are computed once; memory holds features. ``classes`` are the labels that
     the outputs of ``net`` already mean. ``class_weight`` is "balanced" or a weight per label, ``clip`` the most that
     the norm of all gradients may be. ``seed`` decides the order of examples, their views and what is remembered.
@@ -71,7 +72,8 @@ class Learner(Core):
         learning-rate scheduler, which is stepped after every batch. ``on_epoch(learner, epoch)`` is called after every
         epoch; if it returns True, training stops. ``progress`` shows a bar, by default on a terminal.
         """
-        fitting.fit(self, x, y, epochs, batch, validation, patience, schedule, on_epoch, progress, image, label)
+        told = fitting.Options(epochs, batch, validation, patience, schedule, on_epoch, progress, image, label)
+        fitting.fit(self, x, y, told)
         return self
 
     def observe(self, x: Any, y: Any) -> Tensor:

@@ -192,7 +192,9 @@ def _method(about: Mapping[str, Any], given: dict[str, Any]) -> Any:
 def _augment_about(augment: Any) -> Any:
     if isinstance(augment, Views):
         return {"views": asdict(augment)}
-    return augment if augment is None or augment == "auto" else {"own": getattr(augment, "__name__", repr(augment))}
+    return (
+        augment if augment is None or isinstance(augment, str) else {"own": getattr(augment, "__name__", repr(augment))}
+    )
 
 
 def _augment(about: Any, given: dict[str, Any]) -> Any:

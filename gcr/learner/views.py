@@ -69,19 +69,21 @@ def per_sample(augment: Callable[[Any], Any]) -> Callable[[Tensor], Tensor]:
 
 def make_views(layout: Layout, augment: Augment) -> AnyViews:
     small = not layout.is_image or min(layout.shape[1:]) < SHIFTED_FROM
-    if augment is None or (augment == "auto" and small):
+    if augment is None or (augment in ("auto", "shift") and small):
         return Plain(layout)
-    if augment == "auto":
+    if augment in ("auto", "shift"):
         channels, *sides = layout.shape
         zeros, ones = (0.0,) * channels, (1.0,) * channels
         in_unit = {} if layout.dtype == torch.uint8 else {"jitter_share": 0.0, "grey_share": 0.0}
-        return Views(zeros, ones, pad=min(sides) // 8, flip=channels == 3, **in_unit)  # type: ignore[arg-type]
+        return Views(zeros, ones, pad=min(sides) // 8, flip=augment == "auto" and channels == 3, **in_unit)  # type: ignore[arg-type]
     if isinstance(augment, Views):
         if not layout.is_image:
             raise BadInput(f"augment=Views(…) needs images [n, c, h, w], got {layout.parts[0]}; use augment=None")
         return augment
     if not callable(augment):
-        raise BadInput(f'augment must be "auto", None, gcr.augment.Views or a function of a batch, got {augment!r}')
+        raise BadInput(
+            f'augment must be "auto", "shift", None, gcr.augment.Views or a function of a batch, got {augment!r}'
+        )
     return Own(layout, augment)
 
 

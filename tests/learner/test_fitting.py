@@ -254,6 +254,13 @@ def test_bytes_come_as_floats_from_0_to_1_and_are_shifted_and_mirrored():
     assert torch.equal(net.batches[-1], IMAGES.float() / 255)
 
 
+def test_text_and_signs_are_shifted_but_not_mirrored():
+    net = Seen()
+    views = gcr.Learner(net, memory=4, augment="shift").fit(IMAGES, KINDS, epochs=1).engine.views
+    assert views.pad == 2
+    assert not views.flip
+
+
 def test_without_augmentation_examples_come_as_they_are():
     net = Seen()
     gcr.Learner(net, memory=4, augment=None).observe(IMAGES, KINDS)
