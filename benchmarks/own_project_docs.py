@@ -1,7 +1,8 @@
-"""Table and figure of ``docs/own_project.md``, from what ``benchmarks/own_project.py`` measured."""
+"""Tables and figure of ``docs/own_project.md``, from what ``own_project.py`` and ``observe.py`` measured."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -52,16 +53,30 @@ def table(results: dict[str, Any]) -> str:
     return markdown(["data", "learner", "examples kept", "accuracy", "forgetting", "CPU s", "MB"], lines)
 
 
+def cost() -> str:
+    """Of ``observe``, from what ``benchmarks/observe.py`` measured."""
+    lines = []
+    for device in ("cpu", "cuda"):
+        measured = json.loads((ROOT / f"results/observe-{device}.json").read_text())
+        for row in measured["rows"]:
+            line = [measured["device"], row["net"], f"{row['by_hand_ms']:.1f}", f"{row['observe_ms']:.1f}"]
+            lines.append([*line, f"{100 * row['more']:+.1f} %"])
+    return markdown(["device", "network", "by hand, ms", "`observe`, ms", "difference"], lines)
+
+
+def page(results: dict[str, Any]) -> str:
+    return insert(insert(PAGE.read_text(), "own_project", table(results)), "observe", cost())
+
+
 def check(results: dict[str, Any]) -> int:
-    """1 if the page's table is not that of the results."""
-    page = PAGE.read_text()
-    stale = insert(page, "own_project", table(results)) != page
-    print(f"differs from results/own_project.json: {PAGE.relative_to(ROOT)}" if stale else "")
+    """1 if the page's tables are not those of the results."""
+    stale = page(results) != PAGE.read_text()
+    print(f"differs from results/: {PAGE.relative_to(ROOT)}" if stale else "")
     return int(stale)
 
 
 def write(results: dict[str, Any]) -> None:
-    PAGE.write_text(insert(PAGE.read_text(), "own_project", table(results)))
+    PAGE.write_text(page(results))
     draw(results)
     print(f"written: {PAGE.relative_to(ROOT)}, {FIGURE.relative_to(ROOT)}")
 

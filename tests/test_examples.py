@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
-NEEDS = {"lightning_module": "lightning"}  # not part of make setup; make lightning runs it
+NEEDS = {"lightning_module": "lightning", "river_stream": "river"}  # not part of make setup
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=[script.stem for script in SCRIPTS])
