@@ -287,7 +287,7 @@ def table(
         sheets, records, notes = (
             compare_to_paper.sheets(found),
             compare_to_paper.records(found),
-            [*shown.notes, *found.notes],
+            [*shown.notes, *compare_to_paper.verdict_notes(found), *found.notes],
         )
     print_table(form, sheets, records, notes)
 
