@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from itertools import combinations
+from statistics import correlation, mean
 from typing import Any
 
 from evidence_runs import NAMES, ROOT, Group, cells, difference, markdown, marked, read
+
+from gcr.analysis.statistics import compare, welch
 
 CIFAR_ONLINE = ("online", "seq-cifar10")
 
@@ -135,6 +140,38 @@ def causes() -> str:
     return markdown(head, [line + row for line, row in zip(lines, marked(tests), strict=True)])
 
 
+def pairing() -> str:
+    """Correlation over equal seeds, S-CIFAR online, and one difference by both tests."""
+    own = [c for c in cells("accuracy") if c.regime == "online"]
+    gcr = next(c.group for c in own if (c.scenario, c.method, c.group.buffer) == ("seq-cifar10", "gcr", 500))
+    methods = [
+        (a.group, b.group)
+        for a, b in combinations(own, 2)
+        if (a.scenario, a.group.buffer) == (b.scenario, b.group.buffer)
+    ]
+    start = "seq-cifar10-online-gcr-k500-"
+    variants = {name.removeprefix(start): of for name, of in read("online-variants").items() if name.startswith(start)}
+    random, lines = variants["class-balanced"], []
+    for metric, label in (("anytime", "any-time"), ("accuracy", "final"), ("forgetting", "forgetting")):
+        values = random.by_seed(metric), gcr.by_seed(metric)
+        tests = [f"{of.difference:+.2f} ± {of.sem:.2f}, p = {of.p:.2g}" for of in (compare(*values), welch(*values))]
+        pairs = methods, [(gcr, variant) for variant in variants.values()]
+        lines.append([label, *(f"{_correlation(of, metric):.2f}" for of in pairs), *tests])
+    head = ["metric", "r between methods", "r of GCR and its variants", "random rows minus GCR, paired", "Welch"]
+    return markdown(head, lines)
+
+
+def _correlation(pairs: Iterable[tuple[Group, Group]], metric: str) -> float:
+    """The mean over pairs of groups that have 5 seeds or more in common."""
+    found = []
+    for first, second in pairs:
+        ours, theirs = first.by_seed(metric), second.by_seed(metric)
+        seeds = sorted(ours.keys() & theirs.keys())
+        if len(seeds) >= 5:
+            found.append(correlation([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]))
+    return mean(found)
+
+
 def as_mammoth() -> str:
     """iCaRL and GSS with images as Mammoth had them, on a small network."""
     values: dict[str, dict[int, dict[str, Any]]] = {}
@@ -180,7 +217,7 @@ def options() -> str:
 
 
 def precision() -> str:
-    """Other precisions minus bfloat16 on equal seeds, S-CIFAR-10 online, K = 500."""
+    """Other precisions minus bfloat16 S-CIFAR-10 online, K = 500."""
     own = {
         c.method: c.group for c in cells("accuracy") if (c.regime, c.scenario) == CIFAR_ONLINE and c.group.buffer == 500
     }

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from gcr.analysis.statistics import interval
+from gcr.analysis.statistics import holm, interval
 
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "gcr", "font.family": "sans-serif", "font.size": 9})
 COLOURS = {
@@ -67,7 +67,7 @@ def _curve(axes: Any, name: str, group: runs.Group, first: list[int], seen: list
 def against_the_paper() -> Figure:
     """Ours minus the paper's accuracy with our 95% interval; filled: significant after Holm's correction."""
     cells = runs.cells("accuracy")
-    corrected = runs.holm([cell.p for cell in cells])
+    corrected = holm([cell.p for cell in cells])
     figure = Figure(figsize=(7.2, 0.6 + 0.19 * len(cells)), layout="constrained")
     axes = figure.subplots()
     labels = []

@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import evidence_other as other
-from evidence_runs import DATA, ENOUGH, LEVEL, NAMES, Cell, Group, cells, difference, holm, markdown, marked, read
+from evidence_runs import AT_TASK_ENDS, DATA, LEVEL, NAMES, Cell, Group, cells, difference, markdown, marked, read
 
-from gcr.analysis.statistics import interval
+from gcr.analysis.statistics import significant_after_holm, verdict
+
+METRICS = {"accuracy": "final", "anytime": "any-time"}
 
 
-def verdict(cell: Cell, corrected: float) -> str:
-    """Where our mean is, judged by our 95% interval; * where Holm's correction keeps the difference."""
-    bounds = interval(cell.ours)
-    assert bounds is not None
-    if bounds[0] <= cell.paper <= bounds[1]:
-        return "inside" if cell.ours.n >= ENOUGH else "undecided"
-    return ("above" if cell.ours.mean > cell.paper else "below") + "*" * (corrected < LEVEL)
+def judged(metric: str) -> list[tuple[Cell, str]]:
+    """Cells with their verdicts; * where Holm's correction over all cells keeps the difference."""
+    found = cells(metric)
+    apart = significant_after_holm([cell.p if cell.comparable else None for cell in found], LEVEL)
+    words = [verdict(cell.ours, cell.paper) + "*" * of for cell, of in zip(found, apart, strict=True)]
+    return [(cell, label if cell.comparable else "–") for cell, label in zip(found, words, strict=True)]
+
+
+def counts() -> str:
+    """How many cells agree with the paper's."""
+    rows = []
+    for metric in ("accuracy", "forgetting"):
+        for regime in ("online", "offline"):
+            labels = [label for cell, label in judged(metric) if cell.regime == regime and cell.comparable]
+            found = Counter(label.strip("*") for label in labels)
+            stars = Counter(label for label in labels if "*" in label)
+            sides = [f"{found[side]} ({stars[side + '*']})" for side in ("above", "below")]
+            numbers = [str(len(labels)), str(found["inside"]), *sides, str(found["undecided"])]
+            rows.append([f"{metric}, {regime}", *numbers])
+    return markdown(["", "cells", "inside", "above (starred)", "below (starred)", "undecided"], rows)
+
+
+def online(metric: str) -> str:
+    """GCR minus every other method online, by Welch's test."""
+    groups = {(c.scenario, c.group.buffer, c.method): c.group for c in cells("accuracy") if c.regime == "online"}
+    left_out = ("gcr", *(AT_TASK_ENDS if metric == "anytime" else ()))
+    methods = [name for name in NAMES if name not in left_out and any(method == name for _, _, method in groups)]
+    starts, differences = [], []
+    for scenario, buffer in dict.fromkeys(place[:2] for place in groups):
+        gcr = groups[scenario, buffer, "gcr"]
+        others = [groups.get((scenario, buffer, method)) for method in methods]
+        starts.append([DATA[scenario], f"{buffer:,}", str(gcr.mean(metric))])
+        differences.append([None if of is None else difference(gcr, of, metric, paired=False) for of in others])
+    head = ["data", "K", f"GCR, {METRICS[metric]}", *(f"minus {NAMES[method]}" for method in methods)]
+    return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
 
 
 def coverage() -> str:
-    verdicts: dict[tuple[str, int], tuple[Cell, str]] = {}
-    for metric in ("accuracy", "forgetting"):
-        found = cells(metric)
-        for cell, p in zip(found, holm([cell.p for cell in found]), strict=True):
-            verdicts[metric, id(cell.group)] = cell, verdict(cell, p)
+    verdicts = {(metric, id(cell.group)): (cell, label) for metric in ("accuracy", "forgetting")
+                for cell, label in judged(metric)}  # fmt: skip
     rows = []
     for cell in cells("accuracy"):
         row = [f"{DATA[cell.scenario]} {cell.regime}", NAMES[cell.method], f"{cell.group.buffer:,}", str(cell.ours.n)]
@@ -87,8 +116,8 @@ def selection() -> str:
     for data, (base, *others) in cases.items():
         assert base is not None
         seeds = "/".join("–" if group is None else str(len(group.results)) for group in (base, *others))
-        for metric, label in (("accuracy", "final"), ("anytime", "any-time")):
-            starts.append([data, seeds, label, str(base.mean(metric))])
+        for metric in ("anytime", "accuracy") if data.endswith("online") else ("accuracy", "anytime"):
+            starts.append([data, seeds, METRICS[metric], str(base.mean(metric))])
             differences.append([None if group is None else difference(group, base, metric) for group in others])
     return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
 
@@ -147,11 +176,14 @@ def figures() -> str:
         label = f"{DATA[scenario]}, {regime}, K = {buffer:,}"
         for method in ("der++", "gcr"):
             cell = found[regime, scenario, method, buffer]
-            numbers = [str(cell.ours.n), str(cell.ours), f"{cell.paper:.2f}", f"{cell.group.memory_bytes:,}"]
-            rows.append([label, NAMES[method], *numbers])
-        ours = group.mean("accuracy")
-        rows.append([label, "GCR, random rows", str(ours.n), str(ours), "–", f"{group.memory_bytes:,}"])
-    return markdown(["scenario", "method", "seeds", "accuracy", "paper", "memory bytes"], rows)
+            rows.append([label, NAMES[method], *_numbers(cell.group, f"{cell.paper:.2f}")])
+        rows.append([label, "GCR, random rows", *_numbers(group, "–")])
+    return markdown(["scenario", "method", "seeds", "accuracy", "paper", "any-time", "memory bytes"], rows)
+
+
+def _numbers(group: Group, paper: str) -> list[str]:
+    means = [str(group.mean(metric)) for metric in METRICS]
+    return [str(len(group.results)), means[0], paper, means[1], f"{group.memory_bytes:,}"]
 
 
 def methods() -> str:
@@ -192,6 +224,9 @@ def variants() -> str:
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "coverage": ("docs/evidence.md", coverage),
+    "counts": ("docs/evidence.md", counts),
+    "online": ("docs/evidence.md", partial(online, "anytime")),
+    "online-final": ("docs/appendix.md", partial(online, "accuracy")),
     "selection": ("docs/evidence.md", selection),
     "points": ("docs/reproduce.md", points),
     "figures": ("README.md", figures),
@@ -203,6 +238,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "selectors": ("docs/selection.md", other.selectors),
     "statistics": ("docs/appendix.md", other.statistics),
     "causes": ("docs/appendix.md", other.causes),
+    "pairing": ("docs/appendix.md", other.pairing),
     "as-mammoth": ("docs/appendix.md", other.as_mammoth),
     "options": ("docs/appendix.md", other.options),
     "precision": ("docs/performance.md", other.precision),

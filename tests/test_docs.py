@@ -1,6 +1,5 @@
 """Code blocks of the pages run, links resolve, tables equal the raw results, and pages keep to their limits."""
 
-import doctest
 import itertools
 import re
 import shlex
@@ -97,14 +96,6 @@ def test_the_tables_equal_the_raw_results():
     command = [sys.executable, str(ROOT / "benchmarks/evidence.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_holms_correction(monkeypatch):
-    pytest.importorskip("scipy")
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import evidence_runs
-
-    assert doctest.testmod(evidence_runs) == (0, 1)
 
 
 def test_the_demos_table_is_that_of_the_readme():

@@ -1,4 +1,7 @@
-"""What ``gcr compare`` shows: two experiments on the seeds that both have, metric by metric."""
+"""What ``gcr compare`` shows: two experiments metric by metric.
+
+Paired on the seeds that both have; without a common seed, or where asked, by Welch's test over all seeds of each.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 from gcr.analysis.formats import Entry, Sheet
 from gcr.analysis.load import METRICS, PROTOCOLS, Group, Runs
-from gcr.analysis.statistics import BOLD_P, Comparison, Spread, compare, spread
+from gcr.analysis.statistics import BOLD_P, Comparison, Spread, compare, significant_after_holm, spread, welch
 from gcr.experiments.differences import differing
 from gcr.settings import BadInput
 
@@ -19,9 +22,13 @@ COLUMNS = ["", "first", "second", "first - second", "seeds", "p", "effect"]
 class Line:
     protocol: str
     metric: str
-    first: Spread | None  # over the common seeds, as all of the line
+    first: Spread | None  # over the seeds that the test takes, as all of the line
     second: Spread | None
     test: Comparison
+
+    @property
+    def paired(self) -> bool:
+        return self.test.n_second is None
 
 
 def one_group(path: Path, runs: Runs) -> Group:
@@ -30,15 +37,14 @@ def one_group(path: Path, runs: Runs) -> Group:
     return runs.groups[0]
 
 
-def lines(first: Group, second: Group, metrics: Sequence[str]) -> list[Line]:
-    if not set(first.seeds) & set(second.seeds):
-        raise BadInput("the two have no seed in common; train both on the same seeds")
+def lines(first: Group, second: Group, metrics: Sequence[str], unpaired: bool = False) -> list[Line]:
+    paired = not unpaired and bool(set(first.seeds) & set(second.seeds))
     made = []
     for protocol, metric in ((protocol, metric) for protocol in PROTOCOLS for metric in metrics):
         ours, theirs = first.by_seed(protocol, metric), second.by_seed(protocol, metric)
-        seeds = sorted(ours.keys() & theirs.keys())
-        means = [spread([of[seed] for seed in seeds]) for of in (ours, theirs)]
-        made.append(Line(protocol, metric, means[0], means[1], compare(ours, theirs)))
+        common = ours.keys() & theirs.keys()
+        means = [spread([value for seed, value in of.items() if not paired or seed in common]) for of in (ours, theirs)]
+        made.append(Line(protocol, metric, means[0], means[1], (compare if paired else welch)(ours, theirs)))
     return made
 
 
@@ -50,11 +56,13 @@ def sheet(first: Group, second: Group, found: Sequence[Line]) -> Sheet:
         means = [str(of) if of else "–" for of in (line.first, line.second)]
         difference = "–" if test.difference is None else f"{test.difference:+.2f}"
         difference += "" if test.sem is None else f" ± {test.sem:.2f}"
-        return [f"{PROTOCOLS[line.protocol]} {METRICS[line.metric]}", *means, difference, str(test.n), p, effect]
+        return [f"{PROTOCOLS[line.protocol]} {METRICS[line.metric]}", *means, difference, test.seeds, p, effect]
 
-    rows = [[Entry(text, bold=line.test.significant()) for text in texts(line)] for line in found]
+    bold = significant_after_holm([line.test.p for line in found])
+    rows = [[Entry(text, bold=of) for text in texts(line)] for line, of in zip(found, bold, strict=True)]
     names = [group.folder.name for group in (first, second)]
-    return Sheet(f"{names[0]} against {names[1]}: percent, mean ± SEM over common seeds", COLUMNS, rows)
+    seeds = "common seeds" if found[0].paired else "all seeds of each, unpaired"
+    return Sheet(f"{names[0]} against {names[1]}: percent, mean ± SEM over {seeds}", COLUMNS, rows)
 
 
 def records(found: Sequence[Line]) -> list[dict[str, object]]:
@@ -68,6 +76,8 @@ def records(found: Sequence[Line]) -> list[dict[str, object]]:
             "difference": line.test.difference,
             "sem": line.test.sem,
             "n": line.test.n,
+            "n_second": line.test.n if line.paired else line.test.n_second,
+            "test": "paired" if line.paired else "welch",
             "p": line.test.p,
             "effect": line.test.effect,
         }
@@ -78,9 +88,19 @@ def records(found: Sequence[Line]) -> list[dict[str, object]]:
 def notes(first: Group, second: Group, found: Sequence[Line]) -> list[str]:
     different = differing(replace(first.experiment, seed=0), replace(second.experiment, seed=0))
     changed = [f"{key} ({ours}, {theirs})" for key, (ours, theirs) in different.items()]
+    tests = sum(line.test.p is not None for line in found)
+    corrected = f" after Holm's correction over {tests} lines" if tests > 1 else ""
+    if found[0].paired:
+        test, effect = "a paired t-test", "the mean of the differences in their standard deviations"
+    else:
+        test, effect = "Welch's t-test", "the difference of the means in pooled standard deviations"
+    common = len(set(first.seeds) & set(second.seeds))
+    why = f"asked for, {common} common" if common else "no seed in common"
+    unpaired = f"unpaired ({why}): {len(first.seeds)} seeds of the first, {len(second.seeds)} of the second"
     return [
         f"they differ in {', '.join(changed)}" if changed else "they are the same experiment",
-        f"bold: p < {BOLD_P} in a paired t-test, not corrected for the number of lines",
-        "effect: the mean of the differences in their standard deviations (Cohen's d)",
+        *([] if found[0].paired else [unpaired]),
+        f"bold: p < {BOLD_P} in {test}{corrected}",
+        f"effect: {effect} (Cohen's d)",
         *dict.fromkeys(warning for line in found for warning in line.test.warnings),
     ]

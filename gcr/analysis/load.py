@@ -71,6 +71,12 @@ class Group:
     def seconds(self) -> Spread | None:
         return spread([result["seconds"] for result in self.results])
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """The most that a seed held: buffer, candidates and the method's own tensors. None where no result says."""
+        held = [result.get("memory_bytes") for result in self.results]
+        return max((n for n in held if isinstance(n, int) and not isinstance(n, bool)), default=None)
+
 
 @dataclass(frozen=True)
 class Unreadable:

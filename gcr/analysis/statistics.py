@@ -1,13 +1,16 @@
-"""Numbers over seeds: mean ± SEM, intervals, and paired tests between methods that ran on the same seeds.
+"""Numbers over seeds: mean ± SEM, intervals, and tests between methods.
 
-Seed for seed two runs share the order of examples and the network's first weights, so the difference is taken first and
-tested then. SciPy is imported when a test or an interval is asked for.
+Seed for seed two runs share the order of examples and the network's first weights, so ``compare`` takes the difference
+first and tests it then. ``welch`` is for methods whose seeds differ or are not correlated. SciPy is imported when a
+test or an interval is asked for.
 
 >>> a = {0: 71.0, 1: 73.0, 2: 72.0, 3: 74.0, 4: 75.0}
 >>> b = {0: 70.0, 1: 71.5, 2: 71.0, 3: 72.0, 4: 73.5}
 >>> found = compare(a, b)
 >>> round(found.difference, 2), round(found.p, 4), round(found.effect, 2)
 (1.4, 0.0017, 3.35)
+>>> round(welch(a, b).p, 4)
+0.1655
 >>> best({"gcr": a, "er": b}).labels
 ('gcr',)
 """
@@ -24,7 +27,7 @@ from gcr.settings import BadInput
 
 BOLD_P = 0.05  # the paper's level for bold
 PAIRWISE_P = 1e-3  # and for "all pairwise differences" in its ablation
-FEW_SEEDS = 5  # with fewer, a paired test sees only gross differences
+FEW_SEEDS = 5  # with fewer, a test sees only gross differences
 
 BySeed = Mapping[int, float]
 
@@ -41,14 +44,19 @@ class Spread:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired comparison of two methods, first minus second, over the seeds that both have."""
+    """Two methods, first minus second: paired over the seeds that both have, or by Welch's test over all seeds."""
 
     n: int
-    difference: float | None  # None without a common seed
-    sem: float | None  # of the difference; None with fewer than two common seeds
+    difference: float | None  # None without a seed to take it from
+    sem: float | None  # of the difference; None with fewer than two seeds
     p: float | None  # two-sided; None where there is nothing to test
-    effect: float | None  # Cohen's d of the paired differences: their mean in their standard deviations
+    effect: float | None  # Cohen's d: the mean difference in standard deviations, paired of the differences
     warnings: tuple[str, ...]
+    n_second: int | None = None  # seeds of the second in Welch's test; None: paired
+
+    @property
+    def seeds(self) -> str:
+        return str(self.n) if self.n_second is None else f"{self.n}, {self.n_second}"
 
     def significant(self, level: float = BOLD_P) -> bool:
         return self.p is not None and self.p < level
@@ -96,6 +104,20 @@ def interval(of: Spread, level: float = 0.95) -> tuple[float, float] | None:
     return of.mean - half, of.mean + half
 
 
+def verdict(ours: Spread, published: float) -> str:
+    """A published mean lies inside our 95% interval, or ours is above or below it. Few seeds decide nothing if inside.
+
+    >>> verdict(Spread(50.0, 1.0, 15), 51.0), verdict(Spread(50.0, 1.0, 3), 51.0), verdict(Spread(50.0, 1.0, 3), 40.0)
+    ('inside', 'undecided', 'above')
+    """
+    bounds = interval(ours)
+    if bounds is None:
+        return "undecided"
+    if bounds[0] <= published <= bounds[1]:
+        return "inside" if ours.n >= FEW_SEEDS else "undecided"
+    return "above" if ours.mean > published else "below"
+
+
 def compare(first: BySeed, second: BySeed) -> Comparison:
     """Paired t-test on equal seeds, with its effect size, and in words what weakens it."""
     seeds = sorted(first.keys() & second.keys())
@@ -111,19 +133,61 @@ def compare(first: BySeed, second: BySeed) -> Comparison:
         return Comparison(0, None, None, None, None, tuple(warnings))
     if of.sem is None:
         return Comparison(1, of.mean, None, None, None, tuple(warnings))
-    deviation = of.sem * math.sqrt(n)
-    if deviation <= 1e-12 * max(1.0, abs(of.mean)):  # the t-statistic is 0/0 or infinite
-        same = abs(of.mean) <= 1e-12
-        effect = 0.0 if same else math.copysign(math.inf, of.mean)
-        return Comparison(n, of.mean, of.sem, 1.0 if same else 0.0, effect, tuple(warnings))
-    p = 2 * float(_scipy_special().stdtr(n - 1, -abs(of.mean / of.sem)))
-    return Comparison(n, of.mean, of.sem, p, of.mean / deviation, tuple(warnings))
+    p, effect = _t_test(of.mean, of.sem, n - 1, of.sem * math.sqrt(n))
+    return Comparison(n, of.mean, of.sem, p, effect, tuple(warnings))
 
 
-def best(of: Mapping[str, BySeed], *, higher: bool = True, level: float = BOLD_P) -> Best:
+def welch(first: BySeed, second: BySeed) -> Comparison:
+    """Welch's t-test, unpaired and without equal variances, over all seeds of both."""
+    sizes = len(first), len(second)
+    few = f"{sizes[0]} and {sizes[1]} seeds are few; a test wants {FEW_SEEDS} or more of each"
+    warnings = (few,) if min(sizes) < FEW_SEEDS else ()
+    a, b = spread(list(first.values())), spread(list(second.values()))
+    if a is None or b is None:
+        return Comparison(sizes[0], None, None, None, None, warnings, sizes[1])
+    difference = a.mean - b.mean
+    if a.sem is None or b.sem is None:
+        return Comparison(a.n, difference, None, None, None, warnings, b.n)
+    squares = a.sem**2, b.sem**2
+    sem, deviation = math.sqrt(sum(squares)), math.sqrt((squares[0] * a.n + squares[1] * b.n) / 2)
+    below = squares[0] ** 2 / (a.n - 1) + squares[1] ** 2 / (b.n - 1)
+    p, effect = _t_test(difference, sem, sum(squares) ** 2 / below if below else math.inf, deviation)
+    return Comparison(a.n, difference, sem, p, effect, warnings, b.n)
+
+
+def one_sample_p(of: Spread, value: float) -> float | None:
+    """Two-sided t-test of a mean against a value that is taken as exact; None for a single seed.
+
+    >>> round(one_sample_p(spread([1.0, 2.0, 3.0]), 4.0), 4)
+    0.0742
+    """
+    return None if of.sem is None else _t_test(of.mean - value, of.sem, of.n - 1, of.sem * math.sqrt(of.n))[0]
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction of p-values.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    corrected, highest = [0.0] * len(values), 0.0
+    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        highest = max(highest, min(1.0, (len(values) - rank) * values[place]))
+        corrected[place] = highest
+    return corrected
+
+
+def significant_after_holm(values: Sequence[float | None], level: float = BOLD_P) -> list[bool]:
+    """Which p-values stay below ``level`` after Holm's correction over all that are there."""
+    corrected = iter(holm([p for p in values if p is not None]))
+    return [p is not None and next(corrected) < level for p in values]
+
+
+def best(of: Mapping[str, BySeed], *, higher: bool = True, level: float = BOLD_P, paired: bool = True) -> Best:
     """The paper's rule for bold: the best mean, and all that are not significantly worse than it.
 
-    What cannot be tested against the best (no two common seeds) is not bold; the warnings say so.
+    Without common seeds, or with ``paired=False``, by Welch's test. What cannot be tested against the best (too few
+    seeds) is not bold; the warnings say so.
     """
     present = {label: values for label, values in of.items() if values}
     if not present:
@@ -136,8 +200,10 @@ def best(of: Mapping[str, BySeed], *, higher: bool = True, level: float = BOLD_P
         if label == leader:
             bold.append(label)
             continue
-        found = compare(values, present[leader])
+        common = values.keys() & present[leader].keys()
+        found = (compare if paired and common else welch)(values, present[leader])
         pair = f"{label} against {leader}"
+        doubts += [(pair, "no common seeds: Welch's t-test")] if paired and not common else []
         doubts += [(pair, text) for text in found.warnings]
         if found.p is None or found.difference is None:
             doubts.append((pair, "cannot be tested, so not bold"))
@@ -150,6 +216,14 @@ def not_apart(of: Mapping[str, BySeed], level: float = PAIRWISE_P) -> list[tuple
     """The pairs whose difference is not significant at ``level``: none where the ablation's claim holds."""
     found = [(a, b, compare(of[a], of[b])) for a, b in combinations(of, 2)]
     return [(a, b, comparison) for a, b, comparison in found if not comparison.significant(level)]
+
+
+def _t_test(difference: float, sem: float, degrees: float, deviation: float) -> tuple[float, float]:
+    """Two-sided p, and the difference in standard deviations."""
+    if deviation <= 1e-12 * max(1.0, abs(difference)):  # the t-statistic is 0/0 or infinite
+        same = abs(difference) <= 1e-12
+        return (1.0, 0.0) if same else (0.0, math.copysign(math.inf, difference))
+    return 2 * float(_scipy_special().stdtr(degrees, -abs(difference / sem))), difference / deviation
 
 
 def _scipy_special() -> Any:

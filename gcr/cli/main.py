@@ -287,7 +287,7 @@ def table(
         sheets, records, notes = (
             compare_to_paper.sheets(found),
             compare_to_paper.records(found),
-            [*shown.notes, *found.notes],
+            [*shown.notes, *compare_to_paper.verdict_notes(found), *found.notes],
         )
     print_table(form, sheets, records, notes)
 
@@ -310,8 +310,13 @@ def compare(
     second: Annotated[Path, typer.Argument(help="The other.")],
     metrics: MetricsOption = "accuracy,forgetting,anytime,learning",
     form: FormatOption = "terminal",
+    unpaired: Annotated[
+        bool, typer.Option("--unpaired", help="Welch's t-test over all seeds, for seeds that are not correlated.")
+    ] = False,
 ) -> None:
-    """Two experiments on equal seeds: means, the difference, and a paired test.
+    """Two experiments: means, the difference, and a test.
+
+    Paired on the seeds that both have. Without a common seed, or with --unpaired, Welch's t-test over all seeds.
 
     Examples:
 
@@ -328,7 +333,7 @@ def compare(
     ours, theirs = (comparison.one_group(*given) for given in zip((first, second), both, strict=True))
     for runs in both:
         warn_of_unreadable(runs)
-    found = comparison.lines(ours, theirs, names)
+    found = comparison.lines(ours, theirs, names, unpaired)
     notes = [*comparison.notes(ours, theirs, found), *dict.fromkeys(note for runs in both for note in runs.notes)]
     print_table(form, [comparison.sheet(ours, theirs, found)], comparison.records(found), notes)
 

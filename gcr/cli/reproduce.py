@@ -71,7 +71,7 @@ def reproduce(
     track: TrackOption = "",
     no_model: NoModelOption = False,
 ) -> int:
-    """Reproduce a table of the paper: runs, paired tests, the table next to the paper's, and a page.
+    """Reproduce a table of the paper: runs, tests, the table next to the paper's, and a page.
 
     Runs that are there are never repeated, so the same command continues, and several may work on one folder. All
     tables share the folder, so that none is trained twice.

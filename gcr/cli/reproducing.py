@@ -89,7 +89,8 @@ def show(plan: Plan, page: bool, form: str = "terminal") -> int:
     runs = group_runs(job.folder for job in plan.jobs() if job.folder.finished)
     warn_of_unreadable(runs)
     found = compare_to_paper.compare(runs.groups, plan.table, plan.values)
-    notes = [*_notes_of(plan), *plan.elsewhere(), *runs.notes, *found.notes]
+    found_notes = [*compare_to_paper.verdict_notes(found, mark), *found.notes]
+    notes = [*_notes_of(plan), *plan.elsewhere(), *runs.notes, *found_notes]
     print_table(form, compare_to_paper.sheets(found, alone=mark), compare_to_paper.records(found, alone=mark), notes)
     if plan.table.name == MAIN_FIGURE and runs.groups:
         from gcr.paper.main_figure import draw_main_figure
@@ -114,7 +115,7 @@ def _write_page(asked: Plan) -> None:
     names = dict.fromkeys(job.folder.path.parent for job in plan.jobs())
     runs = group_runs(folder for name in names for folder in finished_runs(name))
     found = compare_to_paper.compare(runs.groups, plan.table, plan.values)
-    notes = [*_notes_of(plan), *runs.notes, *found.notes]
+    notes = [*_notes_of(plan), *runs.notes, *compare_to_paper.verdict_notes(found, mark), *found.notes]
     searched = bool(plan.searches)
     first = HeadlineTable(plan.table.name, found, notes, searched, mark)
     own_search = searched and not plan.table.grids

@@ -26,34 +26,32 @@ class BalancedReservoir(Settings):
 
 
 def offer_balanced(memory: Buffer, batch: dict[str, Tensor], draws: Tensor, admitted: Tensor | None = None) -> None:
-    """Let memory take what it keeps of a batch; ``draws`` [b] are priorities. Fixed shapes, no host reads.
+    """Let memory take what it keeps of a batch; ``draws`` [b] are priorities in [0, 1). Fixed shapes, no host reads.
 
     Of remembered and new rows those with the lowest (rank in their class, priority) stay.
     """
     size, labels = memory.capacity, batch["label"]
     admitted = torch.ones_like(labels, dtype=torch.bool) if admitted is None else admitted
-    slot = torch.arange(size, device=labels.device)
-    in_use = torch.cat([slot < memory.kept, admitted])
-    priority = torch.cat([memory.columns["score"][:size].double(), draws.double()])
+    in_use = torch.cat([torch.arange(size, device=labels.device) < memory.kept, admitted])
+    priority = torch.cat([memory.columns["score"][:size], draws.to(memory.columns["score"])]).double()
     rank = ranks_in_class(torch.cat([memory.columns["label"][:size], labels]), priority, in_use)
-    lowest = torch.where(in_use, rank + priority, torch.inf).argsort(stable=True)[:size]
-    stays = torch.zeros_like(in_use).index_fill_(0, lowest, True) & in_use
-    free = stays[:size].argsort(stable=True)  # slots that nothing stays in come first, in order
+    order = torch.where(in_use, rank + priority, torch.inf).argsort(stable=True)
+    stays = in_use & torch.zeros_like(in_use).index_fill_(0, order[:size], True)
     enters = stays[size:]
-    taken = free[(enters.cumsum(0) - 1).clamp_min(0)]
-    memory.put(batch | {"score": draws}, torch.where(enters, taken, size), admitted)
+    free = (~stays[:size]).cumsum(0)  # slots that nothing stays in, counted
+    slot = torch.searchsorted(free, enters.cumsum(0)).clamp_max(size)
+    memory.put(batch | {"score": draws}, torch.where(enters, slot, size), admitted, distinct=True)
 
 
 def ranks_in_class(labels: Tensor, priority: Tensor, in_use: Tensor) -> Tensor:
-    """The place of each row among those of its class in use, by priority: [n].
+    """The place of each row among those of its class in use, by priority, which is in [0, 1): [n].
 
     >>> labels, priority = torch.tensor([7, 3, 7, 3]), torch.tensor([0.5, 0.4, 0.1, 0.9])
     >>> ranks_in_class(labels, priority, torch.ones(4, dtype=torch.bool)).tolist()
     [1, 0, 0, 1]
     """
     labels = torch.where(in_use, labels, -1)
-    order = priority.argsort(stable=True)
-    order = order[labels[order].argsort(stable=True)]
+    order = (labels + priority).argsort(stable=True)
     sorted_labels = labels[order]
     first = torch.searchsorted(sorted_labels, sorted_labels)
     rank = torch.empty_like(labels)

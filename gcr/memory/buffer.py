@@ -225,14 +225,14 @@ class Buffer:
         """The number (from 0) that each admitted example of a batch has among all since the last reselection."""
         return self.seen_since + admitted.cumsum(0) - 1
 
-    def put(self, batch: dict[str, Tensor], slot: Tensor, admitted: Tensor) -> None:
+    def put(self, batch: dict[str, Tensor], slot: Tensor, admitted: Tensor, distinct: bool = False) -> None:
         """Write every admitted example to its slot of the candidate pool, if there is one, else of the kept buffer.
 
-        A slot that is too large is none. Where examples share one, the last has it. Columns that the batch lacks keep
-        their default: weight 1, all others 0.
+        A slot that is too large is none. Where examples share one, the last has it (``distinct``: none do). Columns
+        that the batch lacks keep their default: weight 1, all others 0.
         """
         check_dtype(batch["image"], self.columns)
-        rows = self.rows_to_write(slot, admitted)
+        rows = self.rows_to_write(slot, admitted, distinct)
         for name, column in self.columns.items():
             if name in batch:
                 column[rows] = batch[name].to(column.dtype)
@@ -244,12 +244,12 @@ class Buffer:
         filled = self.pooled if self.candidates else self.kept
         filled.copy_(self.seen_since.clamp_max(self.candidates or self.capacity))
 
-    def rows_to_write(self, slot: Tensor, admitted: Tensor) -> Tensor:
+    def rows_to_write(self, slot: Tensor, admitted: Tensor, distinct: bool = False) -> Tensor:
         """[b] slots -> [b] rows; the spare row for an example that is not stored. No other row occurs twice: an
         indexed write with repeated rows has no defined order on a GPU."""
         start, size = (self.capacity, self.candidates) if self.candidates else (0, self.capacity)
         rows = torch.where(admitted & (slot < size), start + slot, self.rows)
-        return torch.where(_taken_later(rows), self.rows, rows)
+        return rows if distinct else torch.where(_taken_later(rows), self.rows, rows)
 
     def read(self, rows: Tensor) -> dict[str, Tensor]:
         return {name: column[rows] for name, column in self.columns.items()}

@@ -2,31 +2,42 @@
 
 A run is compared with a cell if it keeps to all that the paper fixes for it (``paper.departures``). That includes the
 values chosen for the cell's protocol: runs with class-IL's values are not compared with the paper's task-IL. Bold
-follows the paper's rule in each column: the best, and all not significantly worse (paired t-test, p < 0.05). The
-paper's ± is shown, and no test uses it.
+follows the paper's rule in each column: the best, and all not significantly worse (p < 0.05, not corrected). Offline
+the test is paired; online seeds of two methods are not correlated, and it is Welch's. The paper's ± is shown, and no
+test uses it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gcr import paper
 from gcr.analysis.formats import Entry, Sheet
 from gcr.analysis.load import METRICS, PROTOCOLS, Group
-from gcr.analysis.statistics import BOLD_P, Best, Spread, best, interval, not_apart
+from gcr.analysis.statistics import (
+    BOLD_P,
+    FEW_SEEDS,
+    Best,
+    Spread,
+    best,
+    interval,
+    not_apart,
+    one_sample_p,
+    significant_after_holm,
+    verdict,
+)
 from gcr.analysis.tables import distinctions
 from gcr.paper import Cell, Place, Table
 from gcr.settings import BadInput
 
-COLUMNS = ["method", "K", "ours: mean ± SEM", "n", "paper: mean ± spread", "difference", "reached"]
-ENOUGH = 5  # seeds, for an interval that holds the paper's mean to count
-OURS_ALONE = 4  # columns that need no value of the paper
+COLUMNS = ["method", "K", "ours: mean ± SEM", "n", "bytes", "paper: mean ± spread", "difference", "verdict"]
+OURS_ALONE = 5  # columns that need no value of the paper
 MISSING = "missing"
 NAMED = 8  # runs left out that are named
-PAPERS = {"paper_mean", "paper_spread", "paper_bold", "difference", "paper_inside_95"}  # of a record
+PAPERS = {"paper_mean", "paper_spread", "paper_bold", "difference", "paper_inside_95", "verdict"}  # of a record
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,7 @@ class Row:
     by_seed: dict[int, float] | None = None
     bold: bool = False
     group: Group | None = None  # the runs
+    significant: bool = False  # apart from the paper's mean after Holm's correction over the table
 
     @property
     def difference(self) -> float | None:
@@ -53,16 +65,23 @@ class Row:
         return self.interval[0] <= self.cell.mean <= self.interval[1]
 
     @property
-    def reached(self) -> str:
-        """Whether our mean is as good as the paper's, or the paper's lies in our interval, of seeds enough."""
-        if self.difference is None or self.ours is None:
+    def comparable(self) -> bool:
+        """Online, methods with task boundaries are evaluated at these alone, which changes forgetting."""
+        by_task = self.group is not None and self.group.experiment.method.stages == "tasks"
+        return not (by_task and self.cell.regime == "online" and self.cell.metric == "forgetting")
+
+    @property
+    def p(self) -> float | None:
+        """Of ours against the paper's mean; None where there is nothing to test."""
+        if self.ours is None or self.cell.mean is None or not self.comparable:
+            return None
+        return one_sample_p(self.ours, self.cell.mean)
+
+    @property
+    def verdict(self) -> str:
+        if self.ours is None or self.cell.mean is None or not self.comparable:
             return "–"
-        good = self.difference <= 0 if self.cell.metric == "forgetting" else self.difference >= 0
-        if self.inside is None:
-            return "undecided"
-        if not self.inside:
-            return "yes, better" if good else "no"
-        return "yes" if good or self.ours.n >= ENOUGH else "undecided"
+        return verdict(self.ours, self.cell.mean) + "*" * self.significant
 
 
 @dataclass(frozen=True)
@@ -98,8 +117,12 @@ def compare(
     for row in rows:
         columns.setdefault(row.cell.column, []).append(row)
     bests = {column: _best(members) for column, members in columns.items()}
-    rows = [replace(row, bold=row.ours is not None and row.name in bests[row.cell.column].labels) for row in rows]
-    notes = _test_notes(list(bests.values()))
+    apart = significant_after_holm([row.p for row in rows])
+    rows = [
+        replace(row, bold=row.ours is not None and row.name in bests[row.cell.column].labels, significant=of)
+        for row, of in zip(rows, apart, strict=True)
+    ]
+    notes = _test_notes(list(bests.values()), {cell.regime for cell in about.cells})
     if about.pairwise_p is not None:
         notes += [text for members in columns.values() for text in _pairwise_notes(members, about.pairwise_p)]
     printed = [f"of the paper's table: {note}" for note in about.notes]
@@ -126,6 +149,20 @@ def sheets(found: Comparison, alone: str = "") -> list[Sheet]:
 def columns_of(found: Comparison, alone: str = "") -> list[str]:
     without = bool(alone) or all(row.cell.mean is None for row in found.rows)
     return COLUMNS[:OURS_ALONE] if without else COLUMNS
+
+
+def verdict_notes(found: Comparison, alone: str = "") -> list[str]:
+    """What the last column says, where it is shown."""
+    tests = sum(row.p is not None for row in found.rows)
+    apart = [row.name for row in found.rows if not row.comparable]
+    if not tests or len(columns_of(found, alone)) == OURS_ALONE:
+        return []
+    words = "verdict: the paper's mean is inside our 95% interval, or ours is above or below it"
+    return [
+        f"{words}; undecided: inside, with fewer than {FEW_SEEDS} seeds, or one seed",
+        f"*: p < {BOLD_P} after Holm's correction over {tests} {'row' if tests == 1 else 'rows'}",
+        *([f"{', '.join(dict.fromkeys(apart))}: forgetting at the ends of tasks, not compared"] if apart else []),
+    ]
 
 
 def by_sheet(found: Comparison, alone: str = "") -> dict[str, list[Row]]:
@@ -161,6 +198,7 @@ def _record(row: Row) -> dict[str, object]:
         "mean": row.ours.mean if row.ours else None,
         "sem": row.ours.sem if row.ours else None,
         "n": row.ours.n if row.ours else 0,
+        "memory_bytes": row.group.memory_bytes if row.group else None,
         "low_95": row.interval[0] if row.interval else None,
         "high_95": row.interval[1] if row.interval else None,
         "bold": _yes_no(row.bold) if row.ours else None,
@@ -169,6 +207,7 @@ def _record(row: Row) -> dict[str, object]:
         "paper_bold": _yes_no(row.cell.bold),
         "difference": row.difference,
         "paper_inside_95": _yes_no(row.inside),
+        "verdict": row.verdict.replace("–", "") or None,
     }
 
 
@@ -185,8 +224,9 @@ def _rows(cell: Cell, groups: Sequence[Group]) -> list[Row]:
 
 
 def _best(rows: Sequence[Row]) -> Best:
-    higher = rows[0].cell.metric == "accuracy"
-    return best({row.name: row.by_seed for row in rows if row.by_seed}, higher=higher)
+    cell = rows[0].cell
+    present = {row.name: row.by_seed for row in rows if row.by_seed and row.comparable}
+    return best(present, higher=cell.metric == "accuracy", paired=cell.regime == "offline")
 
 
 def entries(row: Row) -> list[Entry]:
@@ -197,10 +237,16 @@ def entries(row: Row) -> list[Entry]:
         Entry(str(cell.buffer)),
         Entry(str(row.ours) if row.ours else MISSING, row.bold),
         Entry(str(row.ours.n) if row.ours else "0"),
+        Entry(bytes_of(row)),
         Entry(str(cell), cell.bold),
         Entry(f"{round(row.difference, 2) + 0.0:+.2f}" if row.difference is not None else "–"),
-        Entry(row.reached),
+        Entry(row.verdict),
     ]
+
+
+def bytes_of(row: Row) -> str:
+    held = row.group.memory_bytes if row.group else None
+    return "–" if held is None else f"{held:,}"
 
 
 def _yes_no(value: bool | None) -> str | None:
@@ -222,8 +268,10 @@ def _place_of_group(group: Group) -> tuple[object, ...]:
     return made.scenario, made.stream.regime, made.method.name, selector, buffer
 
 
-def _test_notes(bests: Sequence[Best]) -> list[str]:
-    notes = [f"bold: the best of a column and all not significantly worse (paired t-test, p < {BOLD_P})"]
+def _test_notes(bests: Sequence[Best], regimes: Collection[str]) -> list[str]:
+    tests = [name for regime, name in (("offline", "paired t-test"), ("online", "Welch's t-test")) if regime in regimes]
+    rule = f"{', online '.join(tests)}, p < {BOLD_P}, not corrected"
+    notes = [f"bold: the best of a column and all not significantly worse ({rule})"]
     for text, count in Counter(text for found in bests for _, text in found.doubts).items():
         notes.append(f"{text} ({count} {'comparison' if count == 1 else 'comparisons'})")
     return notes

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gcr import paper
 from gcr.analysis.load import METRICS, Group
 from gcr.paper.compare_to_paper import Row as CellRow
-from gcr.paper.compare_to_paper import compare
+from gcr.paper.compare_to_paper import bytes_of, compare, verdict_notes
 from gcr.report.cells import Cell, Facets, Row, Table, number_cell
 from gcr.report.charts import Mark, Scatter, scatter
 from gcr.report.headline_table import HeadlineTable, facet_of, protocol_of
@@ -52,7 +52,8 @@ def against_paper(groups: Sequence[Group], facets: Facets, first: HeadlineTable 
             about = paper.table(name)
             n_repeated = len({row.cell for row in rows})
             table = _table(about.title, rows, facets)
-            tables.append(PaperTable(about.title, n_repeated, len(about.cells), table, found.notes))
+            notes = [*verdict_notes(found), *found.notes]
+            tables.append(PaperTable(about.title, n_repeated, len(about.cells), table, notes))
     charts = []
     series = list(dict.fromkeys(row.cell.method for row in repeated))
     for metric in METRICS:
@@ -71,7 +72,8 @@ def _mark(row: CellRow, facets: Facets) -> Mark:
 
 
 def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
-    columns = ["method", "scenario", "regime", "protocol", "metric", "K", "ours", "seeds", "paper: mean ± spread"]
+    columns = ["method", "scenario", "regime", "protocol", "metric", "K", "ours", "seeds"]
+    columns += ["bytes", "paper: mean ± spread", "difference", "verdict"]
     made = []
     for row in rows:
         cell, ours = row.cell, row.ours
@@ -80,10 +82,11 @@ def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
             number_cell(cell.buffer),
             Cell(str(ours), ours.mean if ours else None, bold=row.bold),
             number_cell(ours.n if ours else None),
+            Cell(bytes_of(row), row.group.memory_bytes if row.group else None),
             Cell(str(cell), cell.mean, bold=cell.bold),
             number_cell(row.difference, "{:+.2f}"),
-            Cell(row.reached),
+            Cell(row.verdict),
         ]
         made.append(Row(facet_of(row, facets), [*(Cell(word) for word in words), *numbers]))
-    table = Table(f"next to the paper, {title}", [*columns, "difference", "reached"], made, words=5)
+    table = Table(f"next to the paper, {title}", columns, made, words=5)
     return table.without_constant(("scenario", "regime", "protocol", "metric", "K"))

@@ -63,5 +63,7 @@ def protocol_of(row: CellRow) -> str:
 
 def _cells(row: CellRow) -> list[Cell]:
     ours, cell = row.ours, row.cell
-    values = [None, cell.buffer, ours.mean if ours else None, ours.n if ours else 0, cell.mean, row.difference, None]
+    held = row.group.memory_bytes if row.group else None
+    values = [None, cell.buffer, ours.mean if ours else None, ours.n if ours else 0, held]
+    values += [cell.mean, row.difference, None]
     return [Cell(entry.text, value, bold=entry.bold) for entry, value in zip(entries(row), values, strict=True)]

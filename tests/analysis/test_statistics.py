@@ -6,7 +6,7 @@ import sys
 import pytest
 from scipy import stats
 
-from gcr.analysis.statistics import best, compare, interval, not_apart, spread
+from gcr.analysis.statistics import best, compare, holm, interval, not_apart, one_sample_p, spread, welch
 from gcr.settings import BadInput
 
 
@@ -57,6 +57,37 @@ def test_paired_test_is_scipys():
     turned = compare(by_seed(*b), by_seed(*a))
     assert (turned.difference, turned.effect) == (-found.difference, -found.effect)
     assert turned.p == pytest.approx(found.p)
+
+
+def test_welchs_test_is_scipys():
+    a, b = [71.0, 73.5, 72.0, 74.0, 75.0, 70.0], [60.0, 74.0, 71.5, 52.0, 73.5]
+    found = welch(by_seed(*a), {seed + 30: value for seed, value in enumerate(b)})
+    expected = stats.ttest_ind(a, b, equal_var=False)
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.difference / found.sem == pytest.approx(expected.statistic)
+    assert (found.n, found.n_second, found.seeds, found.warnings) == (6, 5, "6, 5", ())
+    by_hand = math.sqrt((stats.tvar(a) + stats.tvar(b)) / 2)
+    assert found.effect == pytest.approx(found.difference / by_hand)
+
+
+def test_welchs_test_of_too_little():
+    one = welch({0: 3.0}, {1: 2.0, 2: 4.0})
+    assert (one.difference, one.sem, one.p) == (0.0, None, None)
+    assert one.warnings == ("1 and 2 seeds are few; a test wants 5 or more of each",)
+    assert welch({}, {1: 2.0}).difference is None
+    constant = welch(by_seed(3.0, 3.0), by_seed(2.0, 2.0))
+    assert (constant.p, constant.effect) == (0.0, math.inf)
+
+
+def test_one_sample_test_is_scipys():
+    values = [71.2, 73.9, 70.4, 72.2, 75.1]
+    assert one_sample_p(spread(values), 70.0) == pytest.approx(stats.ttest_1samp(values, 70.0).pvalue)
+    assert one_sample_p(spread([1.0]), 2.0) is None
+
+
+def test_holm_by_hand():
+    assert holm([0.04, 0.01, 0.03, 0.9]) == pytest.approx([0.09, 0.04, 0.09, 0.9])
+    assert holm([]) == []
 
 
 def test_only_equal_seeds_are_paired():

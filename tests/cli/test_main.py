@@ -191,13 +191,17 @@ def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
     assert {"mine-buffer20", "mine-buffer30"} < {folder.name for folder in tmp_path.iterdir()}
 
 
+HEAD = "protocol,metric,first,second,difference,sem,n,n_second,test,p,effect"
+
+
 def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
     command = ["run", "seq-digits", "--method", "er", "--epochs", "1", "--model", "mlp", "--seeds", "0,1"]
     assert here(*command, "--vary", "lr=0.01,0.1", "--processes", "1", "--out", tmp_path).returncode == 0
     folders = [tmp_path / f"seq-digits-er-k100-lr{lr}" for lr in (0.1, 0.01)]
     done = here("compare", *folders, "--metrics", "accuracy", "--format", "csv")
-    assert done.stdout.startswith("protocol,metric,first,second,difference,sem,n,p,effect\nclass-il,accuracy,")
+    assert done.stdout.startswith(HEAD + "\nclass-il,accuracy,")
     assert "they differ in optimizer.lr (0.1, 0.01)" in here("compare", *folders).stdout
+    assert "unpaired (asked for, 2 common)" in here("compare", *folders, "--unpaired").stdout
     refused(here("compare", *folders, "--metrics", "speed"), 'unknown metric "speed"')
     refused(here("compare", folders[0], tmp_path), "holds 2 experiments")
     refused(here("compare", folders[0], tmp_path / "nowhere"), "is not a folder")
@@ -270,7 +274,7 @@ def test_table_in_other_formats(made):
 
 def test_table_beside_the_paper(made):
     done = here("table", made, "--paper", "ablation", "--format", "markdown")
-    assert "| gcr without supcon | 2000 | missing | 0 | 58.35 ± 0.78 | – | – |" in done.stdout
+    assert "| gcr without supcon | 2000 | missing | 0 | – | 58.35 ± 0.78 | – | – |" in done.stdout
     refused(here("table", made, "--paper", "ablaton"), 'did you mean "ablation"')
     refused(here("table", made, "--paper", "ablation", "--metrics", "anytime"), "exclude each other")
 

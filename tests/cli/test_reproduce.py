@@ -65,7 +65,8 @@ def test_other_formats(small):
     latex = gcr("reproduce", *SMALL, "--out", small[0], "--show", "--format", "latex")
     assert "\\begin{tabular}" in latex.stdout
     csv = gcr("reproduce", *SMALL, "--out", small[0], "--show", "--format", "csv")
-    assert csv.stdout.startswith("table,scenario,regime,protocol,metric,method,buffer,mean,sem,n,low_95,high_95,bold ")
+    head = "table,scenario,regime,protocol,metric,method,buffer,mean,sem,n,memory_bytes,low_95,high_95,bold "
+    assert csv.stdout.startswith(head)
     refused(gcr("reproduce", *SMALL, "--out", small[0], "--show", "--format", "pdf"), 'unknown format "pdf"')
 
 

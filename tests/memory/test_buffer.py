@@ -128,7 +128,7 @@ def test_a_batch_writes_no_row_twice_but_the_spare_one(data, size, as_candidates
 def test_put_writes_the_rows_without_collisions(monkeypatch):
     memory = empty(2)
     written = []
-    monkeypatch.setattr(memory, "rows_to_write", lambda slot, admitted: written.append(slot) or torch.tensor([2, 1]))
+    monkeypatch.setattr(memory, "rows_to_write", lambda slot, *_: written.append(slot) or torch.tensor([2, 1]))
     memory.put(batch_of([5, 6]), torch.tensor([1, 1]), torch.ones(2, dtype=torch.bool))
     assert written[0].tolist() == [1, 1]
     assert memory.columns["label"].tolist() == [0, 6, 5]
