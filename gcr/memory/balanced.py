@@ -16,6 +16,8 @@ from torch import Tensor
 from gcr.memory.buffer import Buffer
 from gcr.settings import Settings
 
+BELOW_ONE = 1 - 2**-24  # the largest float32: priorities are stored as such
+
 
 @dataclass(frozen=True)
 class BalancedReservoir(Settings):
@@ -33,14 +35,15 @@ def offer_balanced(memory: Buffer, batch: dict[str, Tensor], draws: Tensor, admi
     size, labels = memory.capacity, batch["label"]
     admitted = torch.ones_like(labels, dtype=torch.bool) if admitted is None else admitted
     in_use = torch.cat([torch.arange(size, device=labels.device) < memory.kept, admitted])
-    priority = torch.cat([memory.columns["score"][:size], draws.to(memory.columns["score"])]).double()
+    new = draws.to(memory.columns["score"]).clamp_max(BELOW_ONE)
+    priority = torch.cat([memory.columns["score"][:size], new]).double()
     rank = ranks_in_class(torch.cat([memory.columns["label"][:size], labels]), priority, in_use)
     order = torch.where(in_use, rank + priority, torch.inf).argsort(stable=True)
     stays = in_use & torch.zeros_like(in_use).index_fill_(0, order[:size], True)
     enters = stays[size:]
     free = (~stays[:size]).cumsum(0)  # slots that nothing stays in, counted
     slot = torch.searchsorted(free, enters.cumsum(0)).clamp_max(size)
-    memory.put(batch | {"score": draws}, torch.where(enters, slot, size), admitted, distinct=True)
+    memory.put(batch | {"score": new}, torch.where(enters, slot, size), admitted, distinct=True)
 
 
 def ranks_in_class(labels: Tensor, priority: Tensor, in_use: Tensor) -> Tensor:
