@@ -15,7 +15,7 @@ def backbone() -> nn.Module:
     try:
         import timm
     except ImportError:
-        return build("resnet18", (3, 32, 32), 2, seed=0)
+        return build("convnet", (3, 32, 32), 2, seed=0)
     return timm.create_model("resnet18", pretrained=False, num_classes=2)  # pretrained=True downloads weights
 
 

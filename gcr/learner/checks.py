@@ -59,6 +59,18 @@ def checked_net(net: Any) -> nn.Module:
     return net
 
 
+def checked_device(device: torch.device | str | None, net: nn.Module) -> torch.device:
+    """That of the network's parameters if not given."""
+    if device is None:
+        return next(net.parameters()).device
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise BadInput(f'device "{device}" cannot be used ({str(error).splitlines()[0]}); "cpu" always can') from None
+    return where
+
+
 def checked_precision(precision: str, device: torch.device) -> str:
     if precision not in PRECISIONS:
         raise BadInput(f'precision must be one of {", ".join(PRECISIONS)}, got "{precision}"')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ class ClassWeights:
 
     def __init__(self, given: Given, counts: Sequence[int] = ()) -> None:
         a_mapping = isinstance(given, Mapping)
-        if a_mapping and not all(isinstance(w, int | float) and w >= 0 for w in given.values()):  # type: ignore[union-attr]
+        if a_mapping and not all(isinstance(w, Real) and w >= 0 for w in given.values()):  # type: ignore[union-attr]
             raise BadInput(f"class_weight must have weights >= 0, got {given!r}")
         if given is not None and given != "balanced" and not a_mapping:
             raise BadInput(f'class_weight must be None, "balanced" or a weight per label, got {given!r}')

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gcr.learner.checks import (
     MakeOptimizer,
     checked_clip,
+    checked_device,
     checked_net,
     checked_optimizer,
     checked_policy,
@@ -30,6 +32,7 @@ from gcr.models.network import HeadAlone
 from gcr.settings import BadInput
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer
+from gcr.training.sgd import Sgd
 
 
 class Core:
@@ -59,7 +62,7 @@ class Core:
         self.augment, self.frozen, self.head, self.seed = augment, frozen, head, as_count("seed", seed, 0, 2**31 - 1)
         self.labels = Labels(classes)
         self.class_weights, self.clip = ClassWeights(class_weight), checked_clip(clip)
-        self.device = torch.device(device) if device is not None else next(net.parameters()).device
+        self.device = checked_device(device, net)
         self.precision = checked_precision(precision, self.device)
         self.fits = 0
         self.layout: Layout | None = None  # of what the network takes; known from the first batch on
@@ -87,59 +90,52 @@ class Core:
         predicted = self.logits(x).argmax(1)
         return float((predicted == self.labels.look_up(y, len(predicted))).double().mean())
 
+    @property
+    def needs_two(self) -> bool:
+        """Whether a batch of one example cannot be trained on."""
+        return not self.frozen and any(isinstance(module, _BatchNorm) for module in self.net.modules())
+
     def take(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """A batch as rows and class numbers on the device. New labels make the head grow."""
-        if self.layout is None:
-            self._begin(x, y)
-        assert self.layout is not None
-        rows = self.layout.rows(x)
-        labels = self.learn_labels(y, len(rows))
+        rows, labels = self._rows_and_numbers(x, y)
         return self._features(rows.to(self.device, non_blocking=True)), labels.to(self.device)
 
     def learn_labels(self, y: Any, n: int) -> Tensor:
         """Class numbers [n] on the CPU."""
         values = self.labels.checked(y, n)
-        new = self.labels.unknown(values)
-        known = len(self.labels) + len(new)
-        if new and self.policy is not None and known > self.policy.buffer:
-            raise BadInput(
-                f"memory must hold an example of each class, {known} with {new[0]!r}, got memory={self.policy.buffer}; "
-                "make a learner with a larger memory"
-            )
-        numbers = self.labels.learn(values)
+        known = self._count_with(values)
         if self.engine is not None and known > self.engine.n_outputs:
             self.engine.grow(known)
-        return numbers
+        return self.labels.learn(values)
 
     def step(self, rows: Tensor, labels: Tensor, offers: bool = True) -> None:
         """Train on a batch from ``take``."""
         assert self.engine is not None
         if (weights := self.engine.state.class_weights) is not None:
             self.class_weights.update(weights, labels, self.labels.known)
-        try:
-            self.engine.step(rows, labels, offers)
-        except ValueError as error:
-            if len(labels) == 1 and "more than 1 value per channel" in str(error):
-                raise BadInput(
-                    "a batch of one example has no BatchNorm statistics; give two or more, or use a network with "
-                    "LayerNorm or GroupNorm"
-                ) from None
-            raise
+        self.engine.step(rows, labels, offers)
 
     def take_all(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """The same for a whole task, which need not fit the device: rows stay where they are, numbers on the CPU."""
-        if self.layout is None:
-            self._begin(x, y)
-        assert self.layout is not None
-        rows = self.layout.rows(x)
-        labels = self.learn_labels(y, len(rows))
+        rows, labels = self._rows_and_numbers(x, y)
         if self.frozen:
             rows = torch.cat([self._features(part.to(self.device)) for part in rows.split(AT_ONCE)])
         return rows, labels
 
     def attach_head(self, layout: Layout, example: Any) -> Network:
         """The network, moved to the device, with its head found."""
-        return attach(self.net.to(self.device), self._example(layout, example), None, self.head, layout.call)
+        batch = self._example(layout, example)
+        try:
+            return attach(self.net.to(self.device), batch, None, self.head, layout.call)
+        except BadInput:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            given = ", ".join(map(str, layout.parts))
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise BadInput(
+                f"net cannot take x ({why}); an example is {given}: channels come first, and numbers have the type "
+                "that net takes"
+            ) from None
 
     def start(self, layout: Layout, example: Any, n_classes: int) -> None:
         """Prepare network, optimizer and memory for inputs of this layout."""
@@ -153,10 +149,17 @@ class Core:
         trained: Network = network
         views, shape, dtype = make_views(layout, self.augment), layout.shape, layout.dtype
         if self.frozen:
+            if isinstance(views, Own):
+                raise BadInput("augment must be None, a name or Views with frozen=True: features are computed once")
             trained, shape, dtype = HeadAlone(network.head), (network.head.in_features,), torch.float32
             self._raw_views, views = views, Plain(Layout.of_rows(shape, dtype))
+        if not any(parameter.requires_grad for parameter in trained.parameters()):
+            what = "the head" if self.frozen else "net"
+            raise BadInput(f"{what} has no parameter that wants a gradient; unfreeze some")
         if not isinstance(optimizer, AnyOptimizer):
             optimizer = optimizer([p for p in trained.parameters() if p.requires_grad])
+        elif self.frozen:
+            _refuse_more_than(network.head, optimizer)
         self.optimizer = optimizer
         mode = "eager" if isinstance(views, Own) else "auto"  # functions of users may do anything
         engine = Engine(
@@ -177,10 +180,26 @@ class Core:
             engine.state.class_weights = torch.ones(engine.n_outputs, device=self.device)
         self.layout, self.engine = layout, engine
 
-    def _begin(self, x: Any, y: Any) -> None:
-        layout = Layout.of(x)
-        new = self.labels.unknown(self.labels.checked(y, len(layout.rows(x))))
-        self.start(layout, x, len(self.labels) + len(new))
+    def _rows_and_numbers(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+        """Rows where they are, numbers on the CPU. The first batch prepares everything."""
+        if self.layout is None:
+            layout = Layout.of(x)
+            self.start(layout, x, self._count_with(self.labels.checked(y, len(layout.rows(x)))))
+        assert self.layout is not None
+        rows = self.layout.rows(x)
+        return rows, self.learn_labels(y, len(rows))
+
+    def _count_with(self, values: list[Hashable]) -> int:
+        """Classes known with these labels. Memory must have room for an example of each."""
+        new = self.labels.unknown(values)
+        known = len(self.labels) + len(new)
+        if new and self.policy is not None and known > self.policy.buffer:
+            room = self.policy.buffer - len(self.labels)
+            raise BadInput(
+                f"memory must hold an example of each class, {known} with {new[max(room, 0)]!r}, got "
+                f"memory={self.policy.buffer}; use a larger memory"
+            )
+        return known
 
     def _example(self, layout: Layout, x: Any) -> Tensor:
         """Two examples as the network takes them."""
@@ -212,3 +231,13 @@ class Core:
     def _known(self) -> str:
         shown = ", ".join(map(repr, self.classes[:10]))
         return shown + (f", … ({len(self.labels)} in all)" if len(self.labels) > 10 else "")
+
+
+def _refuse_more_than(head: nn.Linear, optimizer: AnyOptimizer) -> None:
+    own = set(head.parameters())
+    groups = [optimizer.parameters] if isinstance(optimizer, Sgd) else [g["params"] for g in optimizer.param_groups]
+    if any(parameter not in own for group in groups for parameter in group):
+        raise BadInput(
+            "with frozen=True the optimizer must hold the head's parameters alone; give a function, as "
+            "optimizer=lambda head: torch.optim.Adam(head)"
+        )

@@ -22,7 +22,7 @@ from gcr.models import Network
 from gcr.settings import BadInput
 from gcr.training.loop import own_cuda_stream
 from gcr.training.numerics import computing
-from gcr.training.optimizer import AnyOptimizer
+from gcr.training.optimizer import AnyOptimizer, trained_parameters
 from gcr.training.randomness import EpochDraws, StepDraws
 from gcr.training.reselect import recompute_bn_on_memory, reselect
 from gcr.training.settings import Training
@@ -128,6 +128,7 @@ class Engine:
         """Give the head more outputs. What memory has stored does not know them."""
         state = self.state
         grow_head(state.net.head, n_outputs, self.seed, state.optimizer)
+        state.parameters = trained_parameters(state.optimizer, state.net)
         if state.memory is not None:
             state.memory.widen_logits(n_outputs)
         if state.class_weights is not None:

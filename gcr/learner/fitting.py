@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from gcr.learner.core import Core
 from gcr.learner.engine import AT_ONCE, Engine
-from gcr.learner.sources import Source, make_source
+from gcr.learner.sources import Source, batches_of, make_source
 from gcr.memory.examples import as_count
 from gcr.settings import BadInput
 
@@ -67,11 +68,14 @@ def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
     best = Best(options.patience)
     with showing(options.progress, steps * epochs) as show:
         training = Training(learner, source, options, epochs, show)
-        for epoch in range(epochs):
-            told = training.epoch(epoch)
-            stop = options.on_epoch is not None and options.on_epoch(learner, told) is True
-            if best.enough(told.validation, training.engine) or stop:
-                break
+        try:
+            for epoch in range(epochs):
+                told = training.epoch(epoch)
+                stop = options.on_epoch is not None and options.on_epoch(learner, told) is True
+                if best.enough(told.validation, training.engine) or stop:
+                    break
+        finally:
+            training.restore_rates()
         best.restore(training.engine)
     if epochs > 1:
         training.engine.refresh_logits()
@@ -86,6 +90,8 @@ class Training:
         self.learner, self.source, self.options, self.epochs, self.show = learner, source, options, epochs, show
         self.steps = source.steps or 0
         self.scheduler: Any = None
+        self.rates: list[Any] = []  # of the optimizer's groups, before the schedule
+        self.known = 0  # classes whose examples were offered to memory
         if show and learner.engine is not None and learner.engine.state.memory is not None:
             held = learner.engine.state.memory
             show(0, f"memory: {held.rows} examples, {held.nbytes / 1e6:.2f} MB")
@@ -103,17 +109,32 @@ class Training:
                 state.loss_sum.zero_()
                 state.correct.zero_()
                 self._begin()
-            self.learner.step(rows, labels, offers=number == 0)
+            late = len(self.learner.labels) > self.known and number > 0  # classes that a loader did not bring before
+            offers = number == 0 or (late and int(labels.max()) >= self.known)
+            if len(labels) == 1 and self.learner.needs_two:  # no batch statistics: remembered, not trained on
+                if offers:
+                    self.engine.remember(rows, labels)
+                continue
+            self.learner.step(rows, labels, offers)
             if self.scheduler is not None:
                 self.scheduler.step()
             seen += len(labels)
             if self.show:
                 self.show(number * self.steps + step + 1, f"epoch {number + 1}/{self.epochs}")
+        if not seen:
+            raise BadInput("a batch of one example has no BatchNorm statistics; give batches of two or more")
+        self.known = len(self.learner.labels)
         self.engine.refuse_diverged()
         told = self._told(number, seen)
         if self.show:
             self.show((number + 1) * self.steps, words(told))
         return told
+
+    def restore_rates(self) -> None:
+        """A schedule is that of one fit: the next begins with the rates that the optimizer was made with."""
+        if self.rates:
+            for group, rate in zip(self.engine.state.optimizer.param_groups, self.rates, strict=True):  # type: ignore[union-attr]
+                group["lr"] = rate
 
     def _begin(self) -> None:
         """Make the scheduler, once there is an optimizer."""
@@ -122,19 +143,45 @@ class Training:
             return
         if not isinstance(optimizer, Optimizer):
             raise BadInput(f"schedule needs an optimizer of torch.optim, got {type(optimizer).__name__}")
+        if not callable(schedule):
+            raise BadInput(
+                f"schedule must be a function (optimizer, steps) -> scheduler, got {type(schedule).__name__}"
+            )
+        if not self.steps:
+            raise BadInput("schedule needs the number of steps, which x does not tell; give a DataLoader with a length")
         if self.engine.mode != "eager":  # a captured step has its learning rate in it
             self.engine.run_eagerly()
+        self.rates = [group["lr"] for group in optimizer.param_groups]
         self.scheduler = schedule(optimizer, self.steps * self.epochs)
+        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise BadInput(
+                "schedule is stepped after every batch, which ReduceLROnPlateau does not allow; use on_epoch"
+            )
 
     def _told(self, number: int, seen: int) -> FitEpoch:
         validation, state = self.options.validation, self.engine.state
         value = on_memory = None
         if validation is not None:
-            value = float(validation(self.learner) if callable(validation) else self.learner.score(*validation))
+            value = self._validated(validation)
         if self.show or self.options.on_epoch:
             on_memory = accuracy_on_memory(self.engine)
         loss, right = float(state.loss_sum) / seen, int(state.correct) / seen
         return FitEpoch(number + 1, self.epochs, loss, right, on_memory, value)
+
+    def _validated(self, validation: Any) -> float:
+        if callable(validation):
+            value = validation(self.learner)
+            if not isinstance(value, int | float | np.number | Tensor):
+                raise BadInput(f"validation must give a number, got {value!r}")
+            return float(value)
+        if isinstance(validation, tuple) and len(validation) == 2:
+            return self.learner.score(*validation)
+        right = n = 0.0
+        for x, y in batches_of(validation, self.options.image, self.options.label):
+            right, n = right + self.learner.score(x, y) * len(y), n + len(y)
+        if not n:
+            raise BadInput("validation must be (x, y), a DataLoader, a Dataset or a function, and not empty")
+        return right / n
 
 
 def accuracy_on_memory(engine: Engine) -> float | None:
@@ -157,7 +204,7 @@ class Best:
         """Whether as many epochs as we have patience for were no better."""
         if self.patience is None or value is None:
             return False
-        if value > self.value:
+        if value > self.value or not self.kept:  # NaN is no better than anything
             self.value, self.worse = value, 0
             self.kept = {name: tensor.detach().clone() for name, tensor in _weights(engine).items()}
         else:
@@ -168,7 +215,8 @@ class Best:
     def restore(self, engine: Engine) -> None:
         if self.worse:
             for name, tensor in _weights(engine).items():
-                tensor.copy_(self.kept[name])
+                best = self.kept[name]
+                (tensor[: len(best)] if tensor.dim() else tensor).copy_(best)  # the head may have grown since
 
 
 def _weights(engine: Engine) -> dict[str, Tensor]:

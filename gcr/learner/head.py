@@ -9,12 +9,13 @@ from torch.optim import Optimizer
 from gcr.memory.randomness import generator
 from gcr.methods import Extras, Method
 from gcr.models import Network
+from gcr.settings import BadInput
 from gcr.training.optimizer import AnyOptimizer
 
 
 @torch.no_grad()
 def grow_head(head: nn.Linear, n_classes: int, seed: int, optimizer: AnyOptimizer | None = None) -> None:
-    """Give the head ``n_classes`` outputs, in place: parameters stay the same objects, the optimizer goes on.
+    """Give the head ``n_classes`` outputs; the optimizer goes on with the new parameters.
 
     New rows are drawn as ``nn.Linear`` draws them; what the optimizer remembers of them is 0.
 
@@ -23,31 +24,60 @@ def grow_head(head: nn.Linear, n_classes: int, seed: int, optimizer: AnyOptimize
     >>> head.out_features, tuple(head.weight.shape), tuple(head.bias.shape)
     (5, (5, 4), (5,))
     """
+    refuse_computed(head)
     old, bound = head.out_features, head.in_features**-0.5
     draws = generator((seed, n_classes), "head").random((n_classes - old, head.in_features + 1))
     rows = torch.from_numpy(2 * bound * draws - bound)
-    for parameter, new in ((head.weight, rows[:, 1:]), (head.bias, rows[:, 0])):
-        if parameter is None:
-            continue
-        parameter.data = torch.cat([parameter.data, new.to(parameter)])
-        parameter.grad = None
-        if isinstance(optimizer, Optimizer):
-            remembered = optimizer.state.get(parameter, {})
-            for name, value in remembered.items():
-                if isinstance(value, Tensor) and value.dim() and len(value) == old:
-                    remembered[name] = padded(value, parameter.shape)
+    for name, new in (("weight", rows[:, 1:]), ("bias", rows[:, 0])):
+        parameter = getattr(head, name)
+        if parameter is not None:
+            grown = nn.Parameter(torch.cat([parameter, new.to(parameter)]), parameter.requires_grad)
+            setattr(head, name, grown)
+            if optimizer is not None:
+                replace_parameter(optimizer, parameter, grown)
     head.out_features = n_classes
 
 
-def cut_or_grow(head: nn.Linear, n_outputs: int, seed: int) -> None:
+def refuse_computed(head: nn.Linear) -> None:
+    """A new object replaces each parameter, which a computed weight would not see."""
+    if "weight" not in head._parameters:
+        raise BadInput(
+            "the head cannot grow: its weight is computed from other tensors (weight_norm, spectral_norm); "
+            "give net one output per class from the start, or a plain nn.Linear as its head"
+        )
+
+
+def replace_parameter(optimizer: AnyOptimizer, old: nn.Parameter, new: nn.Parameter) -> None:
+    """In the optimizer's groups and memory. What it remembers in other shapes than the parameter's begins anew."""
+    if not isinstance(optimizer, Optimizer):
+        optimizer.parameters = [new if held is old else held for held in optimizer.parameters]
+        return
+    for group in optimizer.param_groups:
+        group["params"] = [new if held is old else held for held in group["params"]]
+    remembered = optimizer.state.pop(old, None) or {}
+    shapes = {value.shape for value in remembered.values() if isinstance(value, Tensor) and value.dim()}
+    if remembered and shapes <= {old.shape} and len(new) >= len(old):
+        optimizer.state[new] = {
+            name: padded(value, new.shape) if isinstance(value, Tensor) and value.dim() else value
+            for name, value in remembered.items()
+        }
+
+
+@torch.no_grad()
+def cut_or_grow(head: nn.Linear, n_outputs: int, seed: int, optimizer: AnyOptimizer | None = None) -> None:
     """Make the head as wide as a saved one; its weights are about to be loaded."""
-    for parameter in (head.weight, head.bias):
-        if parameter is not None and head.out_features > n_outputs:
-            parameter.data = parameter.data[:n_outputs].clone()
-    if head.out_features > n_outputs:
+    if head.out_features < n_outputs:
+        grow_head(head, n_outputs, seed, optimizer)
+    elif head.out_features > n_outputs:
+        refuse_computed(head)
+        for name in ("weight", "bias"):
+            parameter = getattr(head, name)
+            if parameter is not None:
+                cut = nn.Parameter(parameter[:n_outputs].clone(), parameter.requires_grad)
+                setattr(head, name, cut)
+                if optimizer is not None:
+                    replace_parameter(optimizer, parameter, cut)
         head.out_features = n_outputs
-    elif head.out_features < n_outputs:
-        grow_head(head, n_outputs, seed)
 
 
 def grown_extras(method: Method, net: Network, extras: Extras) -> Extras:

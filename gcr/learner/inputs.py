@@ -109,11 +109,11 @@ class Layout:
         """The opposite of ``rows``."""
         if self.kind == "tensor":
             return rows
-        cut = rows.split([part.nbytes for part in self.parts], 1)
-        tensors = {
-            part.name: raw.contiguous().flatten().view(dtype_of(part.dtype)).reshape(len(rows), *part.shape)
-            for part, raw in zip(self.parts, cut, strict=True)
-        }
+        tensors, start = {}, 0
+        for part in self.parts:
+            raw = rows[:, start : start + part.nbytes].clone(memory_format=torch.contiguous_format).flatten()
+            tensors[part.name] = raw.view(dtype_of(part.dtype)).reshape(len(rows), *part.shape)
+            start += part.nbytes
         return tensors if self.kind == "dict" else tuple(tensors.values())
 
     def call(self, net: nn.Module, rows: Tensor) -> Any:

@@ -52,12 +52,12 @@ class Labels:
 
     def of(self, numbers: Tensor) -> np.ndarray:
         """The labels of some numbers. An array of objects where labels are tuples or the like."""
-        kinds = {type(label) for label in self.known}
-        plain = kinds <= {int} or kinds <= {str} or kinds <= {bool} or kinds <= {float}
         table = np.empty(len(self.known), dtype=object)
         table[:] = self.known
-        if plain:
-            table = np.array(self.known)
+        if all(isinstance(label, str | int | float) for label in self.known):
+            plain = np.array(self.known)
+            if plain.tolist() == self.known:  # not so for numbers beyond 64 bits
+                table = plain
         chosen: np.ndarray = table[numbers.cpu().numpy()]
         return chosen
 

@@ -37,7 +37,9 @@ class Learner(Core):
 
     ``augment``: "auto" shifts images of 16 pixels or more and mirrors those of three channels, "shift" does not mirror,
     None leaves examples as they are, ``gcr.augment.Views`` normalise too, and a function gets a batch of what the
-    network takes. ``frozen``:
+    network takes.
+
+    ``frozen``:
     only the head learns, on features that are computed once; memory holds features. ``classes`` are the labels that
     the outputs of ``net`` already mean. ``class_weight`` is "balanced" or a weight per label, ``clip`` the most that
     the norm of all gradients may be. ``seed`` decides the order of examples, their views and what is remembered.
@@ -78,6 +80,11 @@ class Learner(Core):
 
     def observe(self, x: Any, y: Any) -> Tensor:
         """One step on one batch, which is then offered to memory. Returns the loss, on the device."""
+        if len(y) == 1 and self.needs_two:
+            raise BadInput(
+                "a batch of one example has no BatchNorm statistics; give two or more, or use a network with LayerNorm "
+                "or GroupNorm"
+            )
         rows, labels = self.take(x, y)
         assert self.engine is not None
         state = self.engine.state

@@ -42,7 +42,7 @@ def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "classes": [to_json(label) for label in learner.classes],
         "method": to_mapping(learner.method, named=True) | {"own": type(learner.method) not in METHODS},
         "memory": None if learner.policy is None else learner.policy.to_json(),
-        "optimizer": _optimizer_about(engine.state.optimizer),
+        "optimizer": _optimizer_about(engine.state.optimizer, learner.net),
         "layout": asdict(learner.layout) | {"names": [to_json(name) for name in learner.layout.names]},
         "augment": _augment_about(learner.augment),
         "frozen": learner.frozen,
@@ -83,7 +83,7 @@ def from_state(
         net,
         Policy.from_json(about["memory"]) if about["memory"] else 1,
         method=_method(about["method"], given),
-        optimizer=_optimizer(about["optimizer"], given),
+        optimizer=_optimizer(about["optimizer"], given, net),
         augment=_augment(about["augment"], given),
         frozen=about["frozen"],
         classes=[from_json(label) for label in about["classes"]],
@@ -117,21 +117,32 @@ def from_state(
 def _load_net(learner: Core, layout: Layout, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Start the learner with the saved weights. An error names what does not fit."""
     weights = {name.removeprefix(NET): tensor for name, tensor in tensors.items() if name.startswith(NET)}
+    _refuse_other(weights, learner.net, about["outputs"])
     example = _zeros(layout)
     trunk = learner.attach_head(layout, example)
-    cut_or_grow(trunk.head, about["outputs"], learner.seed)
-    own = learner.net.state_dict()
+    given = learner.optimizer if isinstance(learner.optimizer, AnyOptimizer) else None
+    cut_or_grow(trunk.head, about["outputs"], learner.seed, given)
+    _refuse_other(weights, learner.net)
+    learner.net.load_state_dict(weights)
+    learner.start(layout, example, about["outputs"])
+
+
+def _refuse_other(weights: Mapping[str, Tensor], net: nn.Module, outputs: int | None = None) -> None:
+    """An error unless names and shapes are the same. With ``outputs``, a tensor of so many rows may have others in
+    ``net``: that may be the head."""
+    own = net.state_dict()
     wrong = [name for name in own if name not in weights] + [name for name in weights if name not in own]
-    wrong += [name for name in own if name in weights and own[name].shape != weights[name].shape]
+    for name in own.keys() & weights.keys():
+        saved, here = weights[name].shape, own[name].shape
+        if saved != here and not (outputs and saved[:1] == (outputs,) and saved[1:] == here[1:]):
+            wrong.append(name)
     if wrong:
-        name = wrong[0]
+        name = min(wrong, key=[*own, *weights].index)
         shapes = [tuple(held[name].shape) if name in held else "nothing" for held in (weights, own)]
         raise BadInput(
             f"net does not fit the saved state: {name} is {shapes[0]} there, {shapes[1]} in net ({len(wrong)} "
             "differences in all); build the network as it was when it was saved"
         )
-    learner.net.load_state_dict(weights)
-    learner.start(layout, example, about["outputs"])
 
 
 def _zeros(layout: Layout) -> Any:
@@ -139,12 +150,19 @@ def _zeros(layout: Layout) -> Any:
     return parts if layout.kind == "dict" else tuple(parts.values()) if layout.kind == "tuple" else parts[""]
 
 
-def _optimizer_about(optimizer: AnyOptimizer) -> dict[str, Any]:
+def _optimizer_about(optimizer: AnyOptimizer, net: nn.Module) -> dict[str, Any]:
+    """Class and groups, with the names of their parameters."""
+    names = {parameter: name for name, parameter in net.named_parameters()}
     if isinstance(optimizer, Sgd):
-        return {"name": "gcr.Sgd", "lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
-    groups = optimizer.state_dict()["param_groups"]
+        values = {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
+        return {
+            "name": "gcr.Sgd",
+            "own": False,
+            "groups": [values | {"params": [names[p] for p in optimizer.parameters]}],
+        }
+    groups = [group | {"params": [names[p] for p in group["params"]]} for group in optimizer.param_groups]
     groups = [group | {"capturable": False} if "capturable" in group else group for group in groups]  # a GPU sets it
-    plain = all(_is_plain(value) for group in groups for name, value in group.items())
+    plain = all(_is_plain(value) for group in groups for value in group.values())
     known = type(optimizer) is getattr(torch.optim, type(optimizer).__name__, None)
     return {"name": type(optimizer).__name__, "own": not (plain and known), "groups": groups if plain else []}
 
@@ -157,23 +175,21 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def _optimizer(about: Mapping[str, Any], given: dict[str, Any]) -> Any:
+def _optimizer(about: Mapping[str, Any], given: dict[str, Any], net: nn.Module) -> Any:
     if "optimizer" in given:
         return given["optimizer"]
-    if about["name"] == "gcr.Sgd":
-        return lambda parameters: Sgd(parameters, about["lr"], about["weight_decay"])
     if about["own"]:
         raise BadInput(f"optimizer must be given to load: {about['name']} cannot be made from the file")
 
-    def make(parameters: Any) -> Optimizer:
-        held, groups = list(parameters), [dict(group) for group in about["groups"]]
+    def make(_: Any) -> AnyOptimizer:
+        held = dict(net.named_parameters())
+        groups = [group | {"params": [held[name] for name in group["params"]]} for group in about["groups"]]
+        if about["name"] == "gcr.Sgd":
+            return Sgd(groups[0]["params"], groups[0]["lr"], groups[0]["weight_decay"])
         for group in groups:
-            group["params"] = [held[number] for number in group["params"]]
-            for name in ("betas",):
-                if name in group:
-                    group[name] = tuple(group[name])
-        chosen = getattr(torch.optim, about["name"])
-        optimizer: Optimizer = chosen(held, lr=groups[0]["lr"])
+            if "betas" in group:
+                group["betas"] = tuple(group["betas"])
+        optimizer: Optimizer = getattr(torch.optim, about["name"])(groups[0]["params"], lr=groups[0]["lr"])
         optimizer.param_groups[:] = groups
         return optimizer
 

@@ -14,7 +14,6 @@ from gcr.learner import hugging_face
 from gcr.learner.core import Core
 from gcr.memory.randomness import generator
 from gcr.settings import BadInput
-from gcr.training.schedule import steps_of
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
@@ -37,11 +36,11 @@ class Arrays:
     def __init__(self, rows: Tensor, labels: Tensor, batch: int, device: torch.device, seed: int, fits: int) -> None:
         self.rows, self.labels, self.batch, self.device = rows, labels, batch, device
         self.key = (seed, fits)
-        self.steps = steps_of(len(labels), batch)
+        self.steps = -(-len(labels) // batch)
 
     def epoch(self, number: int) -> Batches:
         order = generator((*self.key, number), "order").permutation(len(self.labels))
-        for place in torch.from_numpy(order).split(self.batch)[: self.steps]:
+        for place in torch.from_numpy(order).split(self.batch):
             yield self._at(place)
 
     def once(self) -> Batches:
@@ -65,11 +64,8 @@ class Loader:
     def epoch(self, number: int) -> Batches:
         empty = True
         for batch in self.batches:
-            x, y = pair(batch, self.image, self.label)
-            if len(y) == 1 and not empty:
-                continue  # a last example alone has no batch statistics
             empty = False
-            yield self.learner.take(x, y)
+            yield self.learner.take(*pair(batch, self.image, self.label))
         if empty:
             raise BadInput("x gave no batches; it must be possible to iterate over it once per epoch")
 
@@ -82,15 +78,14 @@ class Items:
 
     def __init__(self, learner: Core, items: Any, batch: int, image: Any, label: str | None) -> None:
         self.learner, self.items, self.batch, self.image, self.label = learner, items, batch, image, label
-        self.steps = steps_of(len(items), batch)
+        self.steps = -(-len(items) // batch)
         self.fits = learner.fits
 
     def epoch(self, number: int) -> Batches:
         seed = int(generator((self.learner.seed, self.fits, number), "order").integers(2**31))
         order = torch.Generator().manual_seed(seed)
-        for done, batch in enumerate(DataLoader(self.items, self.batch, shuffle=True, generator=order)):
-            if done < self.steps:
-                yield self.learner.take(*pair(batch, self.image, self.label))
+        for batch in DataLoader(self.items, self.batch, shuffle=True, generator=order):
+            yield self.learner.take(*pair(batch, self.image, self.label))
 
     def once(self) -> Batches:
         for batch in DataLoader(self.items, self.batch):
@@ -105,6 +100,8 @@ def make_source(learner: Core, x: Any, y: Any, batch: int, image: Any, label: st
     if y is not None:
         rows, labels = learner.take_all(x, y)
         return Arrays(rows, labels, batch, learner.device, learner.seed, learner.fits)
+    if isinstance(x, Tensor | np.ndarray | str):
+        raise BadInput("y must be given with x; x alone must be a Dataset, a DataLoader or a Hugging Face dataset")
     if isinstance(x, DataLoader | IterableDataset):
         loader = DataLoader(x, batch) if isinstance(x, IterableDataset) else x
         return _cached(learner, Loader(learner, loader, image, label), batch)
@@ -117,6 +114,18 @@ def make_source(learner: Core, x: Any, y: Any, batch: int, image: Any, label: st
     if hasattr(x, "__iter__") and not isinstance(x, Tensor):
         return _cached(learner, Loader(learner, x, image, label), batch)
     raise BadInput("y must be given with x; x alone must be a Dataset, a DataLoader or a Hugging Face dataset")
+
+
+def batches_of(data: Any, image: Any, label: str | None) -> Iterator[tuple[Any, Any]]:
+    """Pairs (x, y) of a Dataset, a DataLoader or a Hugging Face dataset, to look at once."""
+    if hugging_face.is_dataset(data):
+        yield hugging_face.columns(data, image, label)
+        return
+    by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Tensor)
+    if by_number and len(data) and not _is_batch(data[0]):
+        data = DataLoader(data, 256)
+    for batch in () if isinstance(data, Tensor) or not hasattr(data, "__iter__") else data:
+        yield pair(batch, image, label)
 
 
 def _is_batch(first: Any) -> bool:

@@ -6,7 +6,7 @@ Bytes reach the network as floats in [0, 1], everything else as it is.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,13 +58,27 @@ class Own(Plain):
         return views.to(plain)
 
 
-def per_sample(augment: Callable[[Any], Any]) -> Callable[[Tensor], Tensor]:
+def per_sample(augment: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """An augmentation of one example as one of a batch.
 
     >>> per_sample(lambda image: image.flip(-1))(torch.tensor([[1, 2], [3, 4]])).tolist()
     [[2, 1], [4, 3]]
     """
-    return lambda batch: torch.stack([augment(example) for example in batch])
+
+    def each(batch: Any) -> Any:
+        if isinstance(batch, Mapping):
+            made = [augment({name: values[row] for name, values in batch.items()}) for row in range(_length(batch))]
+            return {name: torch.stack([one[name] for one in made]) for name in batch}
+        if isinstance(batch, tuple):
+            made = [augment(tuple(values[row] for values in batch)) for row in range(len(batch[0]))]
+            return tuple(map(torch.stack, zip(*made, strict=True)))
+        return torch.stack([augment(example) for example in batch])
+
+    return each
+
+
+def _length(batch: Mapping[str, Tensor]) -> int:
+    return len(next(iter(batch.values())))
 
 
 def make_views(layout: Layout, augment: Augment) -> AnyViews:

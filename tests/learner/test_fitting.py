@@ -318,3 +318,82 @@ def test_arrays_of_numpy_types_as_labels():
     learner = gcr.Learner(mlp(), memory=10).fit(X, np.array(Y), epochs=1)
     assert learner.classes == ["ant", "bee"]
     assert type(learner.classes[0]) is str
+
+
+def test_a_schedule_ends_with_its_fit():
+    rates = []
+    learner = gcr.Learner(mlp(), memory=10)
+    for _ in range(2):
+        learner.fit(X, NUMBERS, epochs=2, schedule=lambda o, n: torch.optim.lr_scheduler.CosineAnnealingLR(o, n))
+        rates.append(learner.optimizer.param_groups[0]["lr"])
+    assert rates == [1e-3, 1e-3]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "data", "message"),
+    [
+        (3, (X, NUMBERS), "schedule must be a function"),
+        (lambda o, n: None, (Stream(),), "number of steps"),
+        (lambda o, n: torch.optim.lr_scheduler.ReduceLROnPlateau(o), (X, NUMBERS), "ReduceLROnPlateau"),
+    ],
+)
+def test_schedules_that_cannot_be(schedule, data, message):
+    with pytest.raises(BadInput, match=message):
+        gcr.Learner(mlp(), memory=10).fit(*data, epochs=1, schedule=schedule)
+
+
+def test_batches_of_one_are_trained_on():
+    learner = gcr.Learner(mlp(), memory=80).fit(DataLoader(Pairs(), 1), epochs=1)
+    assert learner.engine.state.steps == len(learner.memory) == 80
+
+
+def test_a_last_example_alone_is_remembered_where_it_cannot_be_trained_on():
+    normed = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    learner = gcr.Learner(normed, memory=80).fit(X[:33], NUMBERS[:33], epochs=2)
+    assert learner.engine.state.steps == 2
+    assert len(learner.memory) == 33
+    with pytest.raises(BadInput, match="no BatchNorm statistics"):
+        gcr.Learner(normed, memory=80).fit(DataLoader(Pairs(), 1), epochs=1)
+
+
+def test_a_class_that_a_loader_brings_late_is_remembered():
+    class Late:
+        times = 0
+
+        def __iter__(self):
+            self.times += 1
+            yield X, Y
+            if self.times > 1:
+                yield blobs([C])
+
+    learner = gcr.Learner(mlp(), memory=30).fit(Late(), epochs=3)
+    assert learner.memory.counts()["cow"] == 10
+    assert int(learner.engine.state.memory.seen) == 80 + 40
+
+
+@pytest.mark.parametrize("data", [DataLoader(Pairs(), 16), Pairs(), (X, NUMBERS)], ids=["loader", "dataset", "pair"])
+def test_validation_takes_what_fit_takes(data):
+    told = []
+    learner = gcr.Learner(mlp(), memory=10, optimizer=quick)
+    learner.fit(X, NUMBERS, epochs=4, validation=data, on_epoch=lambda _, epoch: told.append(epoch.validation))
+    assert told[-1] == pytest.approx(learner.score(X, NUMBERS), abs=0.05)
+
+
+@pytest.mark.parametrize("data", [X, [], lambda learner: None], ids=["tensor", "empty", "nothing"])
+def test_validation_that_cannot_be(data):
+    with pytest.raises(BadInput, match="validation must"):
+        gcr.Learner(mlp(), memory=10).fit(X, NUMBERS, epochs=1, validation=data)
+
+
+def test_validation_of_nan_is_never_better():
+    learner = gcr.Learner(mlp(), memory=10)
+    learner.fit(X, NUMBERS, epochs=9, validation=lambda _: float("nan"), patience=2)
+    assert learner.engine.state.steps == 9
+
+
+def test_per_sample_augmentation_of_several_tensors():
+    flip = gcr.per_sample(lambda example: {name: value.flip(0) for name, value in example.items()})
+    made = flip({"a": torch.arange(4).reshape(2, 2), "b": torch.ones(2, 1)})
+    assert made["a"].tolist() == [[1, 0], [3, 2]]
+    both = gcr.per_sample(lambda example: (example[0] + 1, example[1]))((torch.zeros(2, 2), torch.ones(2, 1)))
+    assert both[0].tolist() == [[1, 1], [1, 1]]

@@ -411,3 +411,84 @@ def test_importing_gcr_is_cheap_and_the_learner_needs_no_command_line():
         "assert not {'typer', 'rich', 'sklearn', 'jinja2', 'PIL'} & set(sys.modules), sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=HANG_SECONDS)
+
+
+def test_a_live_graph_does_not_keep_the_head_from_growing():
+    net = mlp()
+    learner = gcr.Learner(net, memory=12).fit(*blobs([A, B]), epochs=1)
+    mine = net(blobs([A, B])[0]).sum()  # a loss of the user's own
+    learner.observe(*blobs([B, C]))
+    assert net[2].out_features == 3
+    assert mine.requires_grad
+
+
+@pytest.mark.parametrize("norm", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
+def test_a_computed_head_cannot_grow_and_stays_whole(norm):
+    net = mlp()
+    net[2] = norm(net[2])
+    learner = gcr.Learner(net, memory=12).fit(*blobs([A, B]), epochs=1)
+    with pytest.raises(BadInput, match="the head cannot grow"):
+        learner.observe(*blobs([B, C]))
+    assert learner.classes == ["ant", "bee"]
+    learner.observe(*blobs([A, B]))
+
+
+def test_nothing_is_learned_of_what_is_refused():
+    net = mlp()
+    learner = gcr.Learner(net, memory=2)
+    with pytest.raises(BadInput, match="3 with 'cow', got memory=2"):
+        learner.fit(*blobs([A, B, C]))
+    assert net[2].out_features == 2
+    assert learner.classes == []
+    normed = gcr.Learner(nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), memory=5)
+    normed.observe(*blobs([A, B]))
+    with pytest.raises(BadInput, match="no BatchNorm statistics"):
+        normed.observe(blobs([C])[0][:1], ["cow"])
+    assert normed.classes == ["ant", "bee"]
+
+
+def test_what_the_network_cannot_take_is_said():
+    images = torch.rand(4, 20, 20, 3)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 18 * 18, 2))
+    with pytest.raises(BadInput, match=r"net cannot take x .* channels come first"):
+        gcr.Learner(net).observe(images, list("abab"))
+    with pytest.raises(BadInput, match=r"net cannot take x"):
+        gcr.Learner(mlp()).observe(torch.ones(4, 8, dtype=torch.int64), list("abab"))
+
+
+def test_devices_and_frozen_networks_that_cannot_be():
+    with pytest.raises(BadInput, match='device "banana" cannot be used'):
+        gcr.Learner(mlp(), device="banana")
+    net = mlp().requires_grad_(False)
+    with pytest.raises(BadInput, match="net has no parameter that wants a gradient"):
+        gcr.Learner(net).observe(*blobs([A, B]))
+    net = mlp()
+    with pytest.raises(BadInput, match=r"with frozen=True the optimizer must hold the head"):
+        gcr.Learner(net, frozen=True, optimizer=torch.optim.SGD(net.parameters(), 0.1)).observe(*blobs([A, B]))
+    with pytest.raises(BadInput, match=r"features are computed once"):
+        gcr.Learner(mlp(), frozen=True, augment=lambda x: x).observe(*blobs([A, B]))
+
+
+@pytest.mark.parametrize("labels", [(1, 2**63 + 5), ("a\0", "a")])
+def test_odd_labels_come_back_as_they_are(labels):
+    x, _ = blobs([A, B])
+    learner = gcr.Learner(mlp(), memory=10, optimizer=quick).fit(x, [labels[row // 40] for row in range(80)], epochs=6)
+    assert set(learner.predict(x)) == set(labels)
+
+
+def test_a_single_example_of_several_tensors():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+        def forward(self, mask, ids):
+            return self.head((self.embed(ids) * mask.unsqueeze(-1)).sum(1))
+
+    learner = gcr.Learner(Masked(), memory=4)
+    learner.observe(
+        {"mask": torch.ones(4, 3, dtype=torch.bool), "ids": torch.ones(4, 3, dtype=torch.int64)}, [0, 1, 0, 1]
+    )
+    one = {"mask": torch.ones(3, dtype=torch.bool), "ids": torch.ones(3, dtype=torch.int64)}
+    learner.learn_one(one, 1)
+    assert learner.predict_one(one) in (0, 1)

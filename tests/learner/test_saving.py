@@ -125,6 +125,40 @@ def test_everything_that_was_said_comes_back(tmp_path):
     equal_states(learner, loaded)
 
 
+@pytest.mark.parametrize(
+    "groups",
+    [
+        lambda net: [{"params": [net[0].bias, net[2].bias], "lr": 0.2}, {"params": [net[2].weight, net[0].weight]}],
+        lambda net: list(net[2].parameters()),
+    ],
+    ids=["reversed", "head alone"],
+)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_groups_of_parameters_come_back(groups, momentum, tmp_path):
+    def make(net):
+        return torch.optim.SGD(groups(net), lr=0.05, momentum=momentum)
+
+    net, other = mlp(), mlp(seed=9)
+    straight = gcr.Learner(net, memory=12, optimizer=make(net))
+    for x, y in batches(0, 25):
+        straight.observe(x, y)
+    straight.save(tmp_path / "state")
+    for learner in (straight, gcr.Learner.load(tmp_path / "state", other)):
+        for x, y in batches(25, 40):
+            learner.observe(x, y)
+    assert same_weights(net, other)
+
+
+def test_an_optimizer_of_the_loaded_network_is_taken(tmp_path):
+    path = saved(tmp_path, optimizer=lambda p: torch.optim.Adam(p, 0.01))
+    net = mlp(n_out=5)
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
+    loaded = gcr.Learner.load(path, net, optimizer=optimizer)
+    before = net[2].weight.detach().clone()
+    loaded.observe(*blobs([A, B]))
+    assert not torch.equal(net[2].weight, before)
+
+
 def test_the_version_before_is_kept(tmp_path):
     learner = gcr.Learner(mlp(), memory=5)
     for x, y in batches(0, 3):
@@ -157,6 +191,7 @@ class Home(torch.optim.SGD):
     [
         ({}, lambda path: gcr.Learner.load(path, mlp(width=9)), r"0.weight is \(16, 8\) there, \(9, 8\)"),
         ({}, lambda path: gcr.Learner.load(path, nn.Linear(8, 2)), "net does not fit the saved state"),
+        ({}, lambda path: gcr.Learner.load(path, mlp(n_in=5)), r"0.weight is \(16, 8\) there, \(16, 5\) in net"),
         ({}, lambda path: gcr.Learner.load(path, mlp(), nets=3), "load takes optimizer"),
         ({}, lambda path: gcr.Learner.load(path / "other", mlp()), "does not exist"),
         ({"augment": lambda x: x}, lambda path: gcr.Learner.load(path, mlp()), "augment must be given to load"),
