@@ -22,10 +22,11 @@ class ClassWeights:
     """
 
     def __init__(self, given: Given, counts: Sequence[int] = ()) -> None:
-        a_mapping = isinstance(given, Mapping)
-        if a_mapping and not all(isinstance(w, Real) and w >= 0 for w in given.values()):  # type: ignore[union-attr]
-            raise BadInput(f"class_weight must have weights >= 0, got {given!r}")
-        if given is not None and given != "balanced" and not a_mapping:
+        if isinstance(given, Mapping):
+            weights = list(given.values())
+            if not all(isinstance(weight, Real) and float(weight) >= 0 for weight in weights):
+                raise BadInput(f"class_weight must have weights >= 0, got {given!r}")
+        elif given is not None and given != "balanced":
             raise BadInput(f'class_weight must be None, "balanced" or a weight per label, got {given!r}')
         self.given = given
         self.counts = list(counts)  # examples seen of each class, where that matters
