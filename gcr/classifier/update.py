@@ -267,13 +267,13 @@ def _predicted(learner: Learner, examples: Tensor) -> list[str]:
 
 
 def _remedies(classes: Sequence[ClassAccuracy], settings: UpdateSettings) -> tuple[str, ...]:
-    losses = [(one.before - one.after, one.name) for one in classes if one.before is not None and one.after is not None]
-    worst = sorted(losses, reverse=True)
-    named = " and ".join(f'"{name}"' for loss, name in worst[:2] if loss > 0)
+    worst = sorted((one for one in classes if one.points_lost > 0), key=lambda one: -one.points_lost)
+    named = " and ".join(f'"{one.name}"' for one in worst[:2])
+    accepted = next(limit for limit in range(101) if not judge(classes, limit).refused)
     return (
         f"add examples of {named} to the new ones",
         f"train longer: --epochs {2 * settings.epochs}",
-        f"accept the loss: --limit {min(100, int(100 * worst[0][0]) + 1)}",
+        f"accept the loss: --limit {accepted}",
         f"begin again with a larger memory, which keeps more of each class: --memory {2 * settings.memory}",
     )
 
