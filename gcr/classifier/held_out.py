@@ -25,23 +25,36 @@ class Split(NamedTuple):
     copies: int  # rows that are neither, since they equal a held-out example
 
 
-def split(examples: Tensor, labels: Sequence[str], share: float, seed: int, remembered: Tensor | None = None) -> Split:
-    """Hold out ``share`` of every class. A copy of a held-out example, new or remembered, is not trained on."""
-    ids = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)[1]
-    mask = stratified(ids.astype(np.int64), share, seed)
-    digests = _digests(examples)
-    kept = set(_digests(remembered)) if remembered is not None else set()
+def split(
+    examples: Tensor,
+    labels: Sequence[str],
+    share: float,
+    seed: int,
+    remembered: Tensor | None = None,
+    replayed: Tensor | None = None,
+) -> Split:
+    """Hold out ``share`` of every class. A copy of a held-out example, new or ``remembered``, is not trained on; a copy
+    of a ``replayed`` one is not held out."""
+    digests, kept, trained = _digests(examples), set(_digests(remembered)), set(_digests(replayed))
+    fresh = [row for row, digest in enumerate(digests) if digest not in kept and digest not in trained]
     held_out: list[int] = []
-    for row in np.flatnonzero(mask).tolist():
-        if digests[row] not in kept:
-            kept.add(digests[row])
-            held_out.append(row)
+    for row in _drawn([labels[row] for row in fresh], share, seed):
+        if digests[fresh[row]] not in kept:
+            kept.add(digests[fresh[row]])
+            held_out.append(fresh[row])
     chosen = set(held_out)
     train = [row for row, digest in enumerate(digests) if row not in chosen and digest not in kept]
     if bare := set(labels) - {labels[row] for row in train}:  # all its examples are alike: training goes first
         train += [row for row in held_out if labels[row] in bare]
         held_out = [row for row in held_out if labels[row] not in bare]
     return Split(train, held_out, len(labels) - len(train) - len(held_out))
+
+
+def _drawn(labels: Sequence[str], share: float, seed: int) -> list[int]:
+    if not labels:
+        return []
+    ids = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)[1]
+    return [int(row) for row in np.flatnonzero(stratified(ids.astype(np.int64), share, seed))]
 
 
 def balanced_rows(labels: Sequence[str], capacity: int, seed: int) -> list[int]:
@@ -59,7 +72,9 @@ def balanced_rows(labels: Sequence[str], capacity: int, seed: int) -> list[int]:
     return sorted(row for _, _, row in sorted(ranked)[:capacity])
 
 
-def _digests(examples: Tensor) -> list[bytes]:
+def _digests(examples: Tensor | None) -> list[bytes]:
+    if examples is None:
+        return []
     return [hashlib.sha256(row.contiguous().numpy().tobytes()).digest() for row in examples.cpu()]
 
 

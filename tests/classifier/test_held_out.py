@@ -31,6 +31,15 @@ def test_copies_of_held_out_examples_are_never_trained_on():
     assert not held_out & trained
 
 
+def test_copies_of_replayed_examples_are_never_held_out():
+    examples, labels = rows_of(40), ["a", "b"] * 20
+    parts = split(examples, labels, share=0.5, seed=0, replayed=examples[:20])
+    assert min(parts.held_out) >= 20
+    assert len(parts.held_out) == 10
+    assert sorted(parts.train + parts.held_out) == list(range(40))
+    assert split(examples, labels, share=0.5, seed=0, replayed=examples).held_out == []
+
+
 def test_a_class_of_equal_examples_is_trained_on():
     examples = torch.zeros(4, 2, dtype=torch.uint8)
     examples[2:] = 1
