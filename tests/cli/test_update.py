@@ -273,7 +273,9 @@ def test_a_state_of_a_newer_gcr(gcr, state, monkeypatch):
     for words in (["update", "state", "first.csv"], ["predict", "state", "first.csv"], ["inspect", "state"]):
         code, _, said = gcr(*words)
         assert code == 2
-        assert "is of format 2, made by gcr" in said
+        assert "is of format 2, made by a later gcr; this gcr (" in said
+        assert "go back to version 1 with: gcr update state --rollback" in said
+    assert gcr("update", "state", "--rollback")[0] == 0
 
 
 def _read_any(state):
@@ -347,6 +349,26 @@ def test_a_full_disk(gcr, state, monkeypatch):
     assert code == 2
     assert "cannot write to state (No space left on device); what was saved there before is unchanged" in said
     assert content(state) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["predict", "state", "first.csv", "--out", "predictions.csv"], "predictions.csv"),
+        (["inspect", "state"], "state/inspect.html"),
+    ],
+)
+def test_a_full_disk_leaves_no_part_of_a_file(gcr, state, monkeypatch, words, written):
+    before = content(Path())
+
+    def full(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    code, _, said = gcr(*words)
+    assert code == 2
+    assert f"error: cannot write {written} (No space left on device)" in said
+    assert content(Path()) == before
 
 
 def test_too_little_space_is_said_before_training(gcr, state, monkeypatch):
