@@ -116,6 +116,7 @@ def test_an_update_that_costs_an_old_class_is_refused(gcr, state):
     accepted = re.search(r"- accept the loss: --limit (\d+)", said)[1]
     assert "- train longer: --epochs 16" in said
     assert content(state) == before
+    assert gcr(*words, "--limit", int(accepted) - 1)[0] == 1
     assert gcr(*words, "--limit", accepted)[0] == 0
     assert StateFolder(state).versions() == [2, 1]
 
