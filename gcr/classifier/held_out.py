@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,9 @@ from torch import Tensor
 
 from gcr.data.split import stratified
 
-CHANCE_OF_ALL, CHANCE_OF_ONE = 0.1, 0.05  # levels of the sign test, over the old classes and for one of them
+CHANCE = 0.05  # level of the sign test for one class
+NO_NEWS = 1  # example of a class that turned: too little to say anything about it
+ROUNDING = 1e-9  # points
 
 
 class Split(NamedTuple):
@@ -23,23 +25,36 @@ class Split(NamedTuple):
     copies: int  # rows that are neither, since they equal a held-out example
 
 
-def split(examples: Tensor, labels: Sequence[str], share: float, seed: int, remembered: Tensor | None = None) -> Split:
-    """Hold out ``share`` of every class. A copy of a held-out example, new or remembered, is not trained on."""
-    ids = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)[1]
-    mask = stratified(ids.astype(np.int64), share, seed)
-    digests = _digests(examples)
-    kept = set(_digests(remembered)) if remembered is not None else set()
+def split(
+    examples: Tensor,
+    labels: Sequence[str],
+    share: float,
+    seed: int,
+    remembered: Tensor | None = None,
+    replayed: Tensor | None = None,
+) -> Split:
+    """Hold out ``share`` of every class. A copy of a held-out example, new or ``remembered``, is not trained on; a copy
+    of a ``replayed`` one is not held out."""
+    digests, kept, trained = _digests(examples), set(_digests(remembered)), set(_digests(replayed))
+    fresh = [row for row, digest in enumerate(digests) if digest not in kept and digest not in trained]
     held_out: list[int] = []
-    for row in np.flatnonzero(mask).tolist():
-        if digests[row] not in kept:
-            kept.add(digests[row])
-            held_out.append(row)
+    for row in _drawn([labels[row] for row in fresh], share, seed):
+        if digests[fresh[row]] not in kept:
+            kept.add(digests[fresh[row]])
+            held_out.append(fresh[row])
     chosen = set(held_out)
     train = [row for row, digest in enumerate(digests) if row not in chosen and digest not in kept]
     if bare := set(labels) - {labels[row] for row in train}:  # all its examples are alike: training goes first
         train += [row for row in held_out if labels[row] in bare]
         held_out = [row for row in held_out if labels[row] not in bare]
     return Split(train, held_out, len(labels) - len(train) - len(held_out))
+
+
+def _drawn(labels: Sequence[str], share: float, seed: int) -> list[int]:
+    if not labels:
+        return []
+    ids = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)[1]
+    return [int(row) for row in np.flatnonzero(stratified(ids.astype(np.int64), share, seed))]
 
 
 def balanced_rows(labels: Sequence[str], capacity: int, seed: int) -> list[int]:
@@ -57,7 +72,9 @@ def balanced_rows(labels: Sequence[str], capacity: int, seed: int) -> list[int]:
     return sorted(row for _, _, row in sorted(ranked)[:capacity])
 
 
-def _digests(examples: Tensor) -> list[bytes]:
+def _digests(examples: Tensor | None) -> list[bytes]:
+    if examples is None:
+        return []
     return [hashlib.sha256(row.contiguous().numpy().tobytes()).digest() for row in examples.cpu()]
 
 
@@ -72,6 +89,10 @@ class ClassAccuracy:
     after: float | None
     lost: int = 0  # examples that were right before and are wrong now
     gained: int = 0
+
+    @property
+    def points_lost(self) -> float:
+        return 0.0 if self.before is None or self.after is None else 100 * (self.before - self.after)
 
 
 def compare(
@@ -123,31 +144,31 @@ class Verdict:
 
 
 def judge(classes: Sequence[ClassAccuracy], limit: float) -> Verdict:
-    """Refuse where the mean of the old classes, or one of them, falls by more than ``limit`` points and a sign test on
-    the same held-out examples rules out chance: a class with three examples can fall by 33 points when one turns."""
+    """Refuse where the mean of the old classes falls by more than ``limit`` points, or where one of them does and that
+    is more than chance: a class with three examples falls by 33 points when one of them turns."""
     old = [one for one in classes if one.old and one.n]
-    before, after = mean(one.before for one in old), mean(one.after for one in old)
-    verdict = Verdict(before, after)
-    refused = []
-    n_lost, n_gained = sum(one.lost for one in old), sum(one.gained for one in old)
-    if verdict.points_lost > limit and sign_test(n_lost, n_gained) < CHANCE_OF_ALL:
+    verdict = Verdict(mean(one.before for one in old), mean(one.after for one in old))
+    refused, unsure = [], []
+    if verdict.points_lost > limit + ROUNDING:
         refused.append(f"the old classes lost {verdict.points_lost:.1f} points on average")
-    unsure = []
     for one in old:
-        points = 100 * ((one.before or 0.0) - (one.after or 0.0))
-        if points > limit:
-            told = f'"{one.name}" lost {points:.1f} points'
-            if sign_test(one.lost, one.gained) < CHANCE_OF_ONE:
-                refused.append(told)
-            elif one.lost - one.gained > 1:  # a single example is no news
-                unsure.append(f"{told} on {one.n} held-out examples")
-    if verdict.points_lost > limit and not refused:
-        n = sum(one.n for one in old)
-        unsure.insert(0, f"old classes lost {verdict.points_lost:.1f} points on {n} held-out examples")
+        if one.points_lost <= limit + ROUNDING:
+            continue
+        told = f'"{one.name}" lost {one.points_lost:.1f} points'
+        if is_more_than_chance(one):
+            refused.append(told)
+        elif one.lost - one.gained > NO_NEWS:
+            unsure.append(f"{told} on {one.n} held-out examples")
     doubt = ""
     if unsure and not refused:
         doubt = f"{', '.join(unsure)}, which may be chance; keep more examples with a larger --memory"
-    return Verdict(before, after, tuple(refused), doubt)
+    return replace(verdict, refused=tuple(refused), doubt=doubt)
+
+
+def is_more_than_chance(one: ClassAccuracy) -> bool:
+    """The sign test says so, or more than half of the accuracy is gone, with at least two examples."""
+    halved = one.points_lost > 50 * (one.before or 0.0) and one.lost - one.gained > NO_NEWS
+    return halved or sign_test(one.lost, one.gained) < CHANCE
 
 
 def sign_test(lost: int, gained: int) -> float:

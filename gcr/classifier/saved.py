@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from gcr.classifier.examples import Form
+from gcr.learner.engine import AT_ONCE
 from gcr.learner.learner import Learner
 from gcr.learner.state_folder import StateFolder
 from gcr.models import build
 from gcr.settings import BadInput
 
 HELD_OUT = "heldout."
-AT_ONCE = 256  # examples
 SMALL_NETS = ("convnet", "mlp")
 
 

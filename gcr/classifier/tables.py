@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import csv
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ LABEL_NAMES = ("label", "class", "target", "y")
 PATH_NAMES = ("path", "file", "filename", "image")
 DELIMITERS = (",", ";", "\t")
 SHOWN = 8  # column names in a message
+WHOLE = re.compile(r"^([+-]?\d+)\.0*$")  # 3.0 and 3., as some programs write 3
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,24 @@ class Table:
         raise BadInput(f"{self.file} must have a label column; name it by --label ({self._columns_in_words()})")
 
     def path_column(self, name: str | None = None) -> str | None:
-        """The column of picture paths; None where the table holds numbers."""
-        return self._named("path", name, PATH_NAMES)
+        """The column of picture paths; None where the table holds numbers. One of numbers is a feature, whatever its
+        name, unless ``name`` asks for it."""
+        found = self._named("path", name, PATH_NAMES)
+        return None if name is None and found is not None and _are_numbers(self.columns[found]) else found
 
     def labels(self, name: str | None = None) -> list[str]:
-        """Class names as text: 3 and 3.0 are "3"."""
+        """Class names as text: 3 and 3.0 are "3", in any kind of file."""
         column = self.label_column(name)
-        labels = [_label(value) for value in self.columns[column]]
-        if "" in labels:
-            raise BadInput(f'{self.file} has no label in row {labels.index("") + 1}, column "{column}"; fill it in')
+        values = self.columns[column]
+        labels = [_label(value) for value in values]
+        for row, (value, label) in enumerate(zip(values, labels, strict=True), 1):
+            if not label:
+                raise BadInput(f'{self.file} has no label in row {row}, column "{column}"; fill it in')
+            if isinstance(value, float) and math.isinf(value):
+                raise BadInput(
+                    f'a label must be text or a finite number, got {value} in row {row}, column "{column}" '
+                    f"of {self.file}; give it a name"
+                )
         return labels
 
     def paths(self, column: str) -> list[Path]:
@@ -65,10 +77,11 @@ class Table:
     def _numbers(self, name: str) -> NDArray[np.float32]:
         values = self.columns[name]
         try:
-            column = np.asarray(values, dtype=np.float32)
+            with np.errstate(over="ignore"):  # infinite, which is refused below
+                column = np.asarray(values, dtype=np.float32)
             if column.ndim == 1 and np.isfinite(column).all():
                 return column
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             pass
         row = next(row for row, value in enumerate(values) if not _is_number(value))
         raise BadInput(
@@ -127,15 +140,27 @@ def _read_parquet(file: Path) -> dict[str, list[Any]]:
 
 
 def _label(value: Any) -> str:
-    if value is None or (isinstance(value, float) and value != value):
+    """Empty where there is none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, float) and value == int(value):
+    if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return str(value).strip()
+    return WHOLE.sub(r"\1", str(value).strip())
 
 
 def _is_number(value: Any) -> bool:
+    """Finite as a float of 32 bits."""
     try:
-        return bool(np.isfinite(np.float32(value)))
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(np.float32(value)))
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """Whether there are numbers and, apart from gaps, nothing else."""
+    there = [value for value in values if value is not None and str(value).strip()]
+    try:
+        return bool([float(value) for value in there])
     except (TypeError, ValueError):
         return False

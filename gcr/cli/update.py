@@ -48,8 +48,8 @@ def update(
         float,
         typer.Option(
             "--limit",
-            help="The update is refused where the old classes on average, or one of them, lose more points of held-out "
-            "accuracy than this, and more than chance explains (sign test).",
+            help="The update is refused where the old classes lose more points of held-out accuracy than this on "
+            "average, or one of them does and that is more than chance.",
             min=0,
             max=100,
         ),
@@ -227,7 +227,7 @@ def _row(one: ClassAccuracy, has_old: bool, limit: float) -> list[Any]:
     def percent(share: float | None) -> str:
         return "–" if share is None else f"{100 * share:.1f}"
 
-    fell = one.before is not None and one.after is not None and 100 * (one.before - one.after) > limit
+    fell = one.points_lost > limit
     before = [percent(one.before) if one.old else "new"] if has_old else []
     return [Text(one.name), *before, Text(percent(one.after), "red" if fell else ""), str(one.n)]
 

@@ -36,6 +36,10 @@ class Damaged(BadInput):
     """A version that is not as it was written."""
 
 
+class Newer(BadInput):
+    """A version that a later gcr wrote."""
+
+
 class StateFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -102,13 +106,20 @@ class StateFolder:
         except Damaged as error:
             if version is None and self.versions()[:1] != there[:1]:
                 return self.read()  # replaced while it was read
-            earlier = [other for other in there if other < number]
-            remedy = (
-                f"go back to version {earlier[0]} with: gcr update {self.path} --rollback"
-                if earlier
-                else "there is no version before it: restore the folder from a backup or make it again"
-            )
-            raise Damaged(f"{error}; {remedy}") from None
+            none = "; there is no version before it: restore the folder from a backup or make it again"
+            raise Damaged(f"{error}{self._earlier(number, '; ') or none}") from None
+        except Newer as error:
+            raise Newer(f"{error}{self._earlier(number, ', or ')}") from None
+
+    def _earlier(self, number: int, joint: str) -> str:
+        """How to get the version before this one; empty where there is none."""
+        before = next((other for other in self.versions() if other < number), None)
+        if before is None:
+            return ""
+        return (
+            f"{joint}go back to version {before} with: gcr update {self.path} --rollback, or read it with "
+            f"Learner.load(…, version={before})"
+        )
 
     def rollback(self) -> int:
         """Drop the newest version; returns the one that is current then."""
@@ -235,9 +246,11 @@ def _read_version(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         values = json.loads(_content(file))
         form = values["format"]
         if isinstance(form, int) and form > FORMAT:
-            raise BadInput(
-                f"{file} is of format {form}, made by gcr {values.get('gcr', 'of a later version')}; this gcr, "
-                f"{gcr.__version__}, reads up to format {FORMAT}: install the newer one"
+            made, here = values.get("gcr"), gcr.__version__
+            maker = f"gcr {made}" if made not in (None, here) else "a later gcr"
+            raise Newer(
+                f"{file} is of format {form}, made by {maker}; this gcr ({here}) reads up to format {FORMAT}: install "
+                "the newer one"
             )
         claimed, about, of_tensors = values.pop("sha256"), values["about"], values["tensors"]["sha256"]
     except BadInput:

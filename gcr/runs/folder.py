@@ -249,8 +249,13 @@ def finished_runs(folder: Path) -> Iterator[RunFolder]:
 def write_whole(path: Path, content: bytes) -> None:
     """Write to a temporary name, then rename: a reader sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise

@@ -31,6 +31,15 @@ def test_copies_of_held_out_examples_are_never_trained_on():
     assert not held_out & trained
 
 
+def test_copies_of_replayed_examples_are_never_held_out():
+    examples, labels = rows_of(40), ["a", "b"] * 20
+    parts = split(examples, labels, share=0.5, seed=0, replayed=examples[:20])
+    assert min(parts.held_out) >= 20
+    assert len(parts.held_out) == 10
+    assert sorted(parts.train + parts.held_out) == list(range(40))
+    assert split(examples, labels, share=0.5, seed=0, replayed=examples).held_out == []
+
+
 def test_a_class_of_equal_examples_is_trained_on():
     examples = torch.zeros(4, 2, dtype=torch.uint8)
     examples[2:] = 1
@@ -78,12 +87,22 @@ def test_a_small_class_does_not_trip_it_by_noise():
     assert (verdict.refused, verdict.doubt) == ((), "")
 
 
-def test_a_loss_that_may_be_chance_is_said():
-    verdict = verdict_of([3, 3], [2, 3], n=3)
-    assert verdict.refused == ()
-    assert verdict.doubt.startswith(
-        "old classes lost 16.7 points on 6 held-out examples, which may be chance; keep more"
-    )
+@pytest.mark.parametrize(("n", "after", "limit"), [(3, [2, 3], 16.0), (20, [19, 20], 2.4), (20, [20, 19], 0.0)])
+def test_the_limit_on_the_mean_holds_however_few_examples(n, after, limit):
+    verdict = verdict_of([n, n], after, n, limit)
+    assert verdict.refused == (f"the old classes lost {verdict.points_lost:.1f} points on average",)
+
+
+def test_a_loss_of_just_the_limit_is_accepted():
+    for limit in range(1, 100):
+        assert verdict_of([100] * 3, [100 - limit] * 3, n=100, limit=limit).refused == ()
+
+
+@pytest.mark.parametrize(("before", "after", "refused"), [(3, 1, True), (4, 2, False), (2, 1, False), (1, 0, False)])
+def test_a_small_class_that_loses_more_than_half_is_refused(before, after, refused):
+    verdict = verdict_of([4] * 19 + [before], [4] * 19 + [after], n=4)
+    assert verdict.refused == ((f'"class 19" lost {25.0 * (before - after)} points',) if refused else ())
+    assert bool(verdict.doubt) == (before - after > 1 and not refused)
 
 
 def test_a_loss_of_one_class_that_may_be_chance_is_said():

@@ -85,6 +85,51 @@ def test_parquet(tmp_path):
         find_labelled(tmp_path / "rows.parquet")
 
 
+def test_labels_that_are_numbers(tmp_path):
+    for text, label in (("3", "3"), ("3.0", "3"), ("-3.", "-3"), ("1.10", "1.10"), ("v3.0", "v3.0"), ("inf", "inf")):
+        (tmp_path / "rows.csv").write_text(f"a,label\n1,{text}\n")
+        assert find_labelled(tmp_path / "rows.csv").labels == [label]
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf")])
+def test_an_infinite_label(tmp_path, value):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"a": [1, 2], "label": [3.0, value]}), tmp_path / "rows.parquet")
+    with pytest.raises(BadInput, match=f'must be text or a finite number, got {value} in row 2, column "label"'):
+        find_labelled(tmp_path / "rows.parquet")
+
+
+@pytest.mark.parametrize("name", ["image", "file"])
+def test_a_column_of_numbers_is_a_feature_whatever_its_name(tmp_path, name):
+    (tmp_path / "rows.csv").write_text(f"{name},label\n0.344,x\n-2e3,y\n")
+    found = find_labelled(tmp_path / "rows.csv")
+    assert isinstance(found, FeatureRows)
+    assert found.names == [name]
+    assert isinstance(find_labelled(tmp_path / "rows.csv", path_column=name), PictureFiles)
+    (tmp_path / "rows.csv").write_text(f"{name},label\n0.344,x\n,y\n")
+    with pytest.raises(BadInput, match=f'column "{name}" of .* must be finite numbers, got "" in row 2'):
+        find_labelled(tmp_path / "rows.csv")
+    (tmp_path / "rows.csv").write_text(f"{name},label\n7.png,x\n8,y\n")
+    assert isinstance(find_labelled(tmp_path / "rows.csv"), PictureFiles)
+
+
+def test_a_parquet_column_of_numbers_is_a_feature(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"image": [0.5, 2.0], "label": ["x", "y"]}), tmp_path / "rows.parquet")
+    assert find_labelled(tmp_path / "rows.parquet").values.tolist() == [[0.5], [2.0]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_number_that_is_too_large(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,label\n1,x\n1e39,y\n")
+    with pytest.raises(BadInput, match=r'column "a" of .* must be finite numbers, got "1e39" in row 2'):
+        find_labelled(tmp_path / "rows.csv")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

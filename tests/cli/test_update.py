@@ -116,6 +116,7 @@ def test_an_update_that_costs_an_old_class_is_refused(gcr, state):
     accepted = re.search(r"- accept the loss: --limit (\d+)", said)[1]
     assert "- train longer: --epochs 16" in said
     assert content(state) == before
+    assert gcr(*words, "--limit", int(accepted) - 1)[0] == 1
     assert gcr(*words, "--limit", accepted)[0] == 0
     assert StateFolder(state).versions() == [2, 1]
 
@@ -157,6 +158,36 @@ def test_another_size_of_memory(gcr, state, memory):
 def test_the_same_examples_again_are_not_trained_on_where_held_out(gcr, state):
     _, _, said = gcr("update", "state", "first.csv", "--epochs", "1")
     assert re.search(r"left out \d+ examples that are copies of held-out ones", said)
+
+
+def values_of(examples):
+    return {tuple(row.flatten().tolist()) for row in examples}
+
+
+def test_what_was_trained_on_is_never_held_out(gcr):
+    """Half of a table, then the whole of it."""
+    lines = write_rows(Path("whole.csv"), ["ant", "bee"], n=60).read_text().splitlines(keepends=True)
+    Path("half.csv").write_text("".join([lines[0], *lines[1::2]]))
+    for table in ("half.csv", "whole.csv"):
+        assert gcr("update", "state", table, "--memory", "200", "--epochs", "4")[0] == 0
+        classifier = saved.load(StateFolder("state"))
+        held_out = values_of(classifier.held_out)
+        assert not held_out & values_of(classifier.learner.memory.examples)
+    assert len(held_out) == 12 + 12  # a fifth of each half
+
+
+def test_pictures_that_were_trained_on_are_never_held_out(gcr):
+    rng = np.random.default_rng(0)
+    for n in (10, 20):
+        for name, shade in (("ant", 0), ("bee", 128)):
+            Path("new", name).mkdir(parents=True, exist_ok=True)
+            for number in range(n - 10, n):
+                pixels = (shade + rng.integers(0, 100, (8, 8))).astype(np.uint8)
+                Image.fromarray(pixels).save(f"new/{name}/{number}.png")
+        assert gcr("update", "state", "new", "--epochs", "1", "--limit", "100")[0] == 0
+    classifier = saved.load(StateFolder("state"))
+    assert len(classifier.held_out) == 4 + 4
+    assert not values_of(classifier.held_out) & values_of(classifier.learner.memory.examples)
 
 
 def test_nothing_but_copies_of_held_out_examples(gcr, state):
@@ -243,7 +274,9 @@ def test_a_state_of_a_newer_gcr(gcr, state, monkeypatch):
     for words in (["update", "state", "first.csv"], ["predict", "state", "first.csv"], ["inspect", "state"]):
         code, _, said = gcr(*words)
         assert code == 2
-        assert "is of format 2, made by gcr" in said
+        assert "is of format 2, made by a later gcr; this gcr (" in said
+        assert "go back to version 1 with: gcr update state --rollback" in said
+    assert gcr("update", "state", "--rollback")[0] == 0
 
 
 def _read_any(state):
@@ -319,6 +352,26 @@ def test_a_full_disk(gcr, state, monkeypatch):
     assert content(state) == before
 
 
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["predict", "state", "first.csv", "--out", "predictions.csv"], "predictions.csv"),
+        (["inspect", "state"], "state/inspect.html"),
+    ],
+)
+def test_a_full_disk_leaves_no_part_of_a_file(gcr, state, monkeypatch, words, written):
+    before = content(Path())
+
+    def full(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    code, _, said = gcr(*words)
+    assert code == 2
+    assert f"error: cannot write {written} (No space left on device)" in said
+    assert content(Path()) == before
+
+
 def test_too_little_space_is_said_before_training(gcr, state, monkeypatch):
     from gcr.classifier import update
 
@@ -370,10 +423,10 @@ def test_killed_while_it_works(gcr, state, moment):
     write_rows(Path("second.csv"), ["cow"], seed=1)
     child = os.fork()
     if child == 0:
-        from gcr.classifier import update
+        from gcr.classifier import batch, update
 
-        name = {"reading": "read_examples", "training": "_predicted"}[moment]
-        setattr(update, name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        module, name = {"reading": (batch, "read_examples"), "training": (update, "_predicted")}[moment]
+        setattr(module, name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         run_cli(["update", "state", "second.csv", "--epochs", "1"])
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

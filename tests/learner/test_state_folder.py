@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import HANG_SECONDS, wait_until
 
+import gcr
 from gcr.learner import state_folder
 from gcr.learner.state_folder import Busy, Damaged, StateFolder
 from gcr.settings import BadInput
@@ -94,12 +95,31 @@ def test_no_such_version(state):
         state.read(7)
 
 
-def test_a_newer_format(state, monkeypatch):
+@pytest.mark.parametrize(("made", "maker"), [("999.0", "gcr 999.0"), (gcr.__version__, "a later gcr")])
+def test_a_newer_format(state, monkeypatch, made, maker):
     with monkeypatch.context() as later:
         later.setattr(state_folder, "FORMAT", state_folder.FORMAT + 1)
+        later.setattr(gcr, "__version__", made)
         state.write(*content(3))
-    with pytest.raises(BadInput, match=r"is of format 2, .* reads up to format 1: install the newer one"):
+    with pytest.raises(BadInput) as caught:
         state.read()
+    assert str(caught.value) == (
+        f"{state.path}/version-0003/learner.json is of format 2, made by {maker}; this gcr ({gcr.__version__}) reads "
+        f"up to format 1: install the newer one, or go back to version 2 with: gcr update {state.path} --rollback, or "
+        "read it with Learner.load(…, version=2)"
+    )
+    assert_holds(state, 2, version=2)
+    assert state.rollback() == 2
+    assert_holds(state, 2)
+
+
+def test_a_newer_format_with_nothing_before_it(tmp_path, monkeypatch):
+    folder = StateFolder(tmp_path / "state")
+    with monkeypatch.context() as later:
+        later.setattr(state_folder, "FORMAT", state_folder.FORMAT + 1)
+        folder.write(*content(1))
+    with pytest.raises(BadInput, match=r"install the newer one$"):
+        folder.read()
 
 
 def cut(file):
@@ -130,8 +150,9 @@ def edit(file):
 )
 def test_a_damaged_version_is_named_and_the_one_before_offered(state, name, damage):
     damage(state.path / "version-0002" / name)
-    with pytest.raises(Damaged, match=rf"0002/{name} is .*; go back to version 1 with: gcr update .*--rollback"):
+    with pytest.raises(Damaged, match=rf"0002/{name} is .*; go back to version 1 with: gcr update ") as caught:
         state.read()
+    assert str(caught.value).endswith("state --rollback, or read it with Learner.load(…, version=1)")
     assert state.rollback() == 1
     assert_holds(state, 1)
 
