@@ -21,7 +21,7 @@ ENOUGH = 5  # seeds; with fewer, an interval that holds the paper's value decide
 LEVEL = 0.05
 NAMES = {
     "finetune": "finetune", "er": "ER", "gem": "GEM", "a-gem": "A-GEM", "gss": "GSS", "icarl": "iCaRL", "mir": "MIR",
-    "der": "DER", "der++": "DER++", "gcr": "GCR", "gcr + reservoir": "GCR, reservoir", "ocs": "OCS",
+    "der": "DER", "der++": "DER++", "gcr": "GCR", "gcr+": "GCR+", "gcr + reservoir": "GCR, reservoir", "ocs": "OCS",
     "bilevel": "Bilevel", "er-ace": "ER-ACE", "cls-er": "CLS-ER", "gdumb": "GDumb", "joint": "joint",
 }  # fmt: skip
 DATA = {"seq-cifar10": "S-CIFAR-10", "seq-cifar100": "S-CIFAR-100", "seq-digits": "digits"}
