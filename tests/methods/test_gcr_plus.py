@@ -8,6 +8,7 @@ from reference.driving import drive, fresh, same_network, same_rows
 from reference.gcr_plus_algorithm import ReferenceGcrPlus
 from torch import nn
 
+from gcr.experiments.experiment import compose
 from gcr.memory import BalancedReservoir, Policy
 from gcr.methods import Batch, Gcr, GcrPlus
 from gcr.models import attach, build
@@ -151,3 +152,12 @@ def test_new_examples_leave_the_classes_of_earlier_tasks_alone():
         (gradient,) = torch.autograd.grad(method.loss(net, new, (), extras).value, net.head.bias)
         assert gradient[:2].eq(0).all() == untouched
         assert (gradient[4:] > 0).all()  # not seen yet: pushed down
+
+
+def test_defaults_by_name():
+    offline, online = (compose("seq-cifar10", "gcr+", overrides={"online": online}) for online in (False, True))
+    assert (offline.run_name, online.run_name) == ("seq-cifar10-gcr-plus-k500", "seq-cifar10-online-gcr-plus-k500")
+    assert compose("seq-digits", "gcr+", selector="herding").run_name == "seq-digits-gcr-plus-herding-k100"
+    assert offline.memory.pool_size == 0  # K examples in all
+    assert (offline.method, offline.optimizer.lr) == (GcrPlus(), 0.03)
+    assert online.method == GcrPlus(alpha=1.0, beta=3.0, gamma=1.0, decay=0.99)
