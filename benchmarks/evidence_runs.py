@@ -19,7 +19,7 @@ LEVEL = 0.05
 AT_TASK_ENDS = ("gem", "icarl")  # evaluated there alone, online: their forgetting and any-time accuracy do not compare
 NAMES = {
     "finetune": "finetune", "er": "ER", "gem": "GEM", "a-gem": "A-GEM", "gss": "GSS", "icarl": "iCaRL", "mir": "MIR",
-    "der": "DER", "der++": "DER++", "gcr": "GCR", "gcr + reservoir": "GCR, reservoir", "ocs": "OCS",
+    "der": "DER", "der++": "DER++", "gcr": "GCR", "gcr+": "GCR+", "gcr + reservoir": "GCR, reservoir", "ocs": "OCS",
     "bilevel": "Bilevel", "er-ace": "ER-ACE", "cls-er": "CLS-ER", "gdumb": "GDumb", "joint": "joint",
 }  # fmt: skip
 DATA = {"seq-cifar10": "S-CIFAR-10", "seq-cifar100": "S-CIFAR-100", "seq-digits": "digits"}

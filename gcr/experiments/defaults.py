@@ -9,6 +9,7 @@ from collections.abc import Mapping
 ONLINE: Mapping[str, Mapping[str, float | str]] = {
     "der++": {"alpha": 0.5, "beta": 2.0},
     "gcr": {"alpha": 1.0, "beta": 3.0, "gamma": 1.0, "contrast": "features"},
+    "gcr+": {"alpha": 1.0, "beta": 3.0, "gamma": 1.0, "decay": 0.99},  # not tuned
 }
 # Settings of the optimizer that differ for a method.
 OPTIMIZER: Mapping[str, Mapping[str, float | str]] = {"icarl": {"weight_decay": 1e-5}}

@@ -164,7 +164,8 @@ class Experiment:
     def run_name(self) -> str:
         buffer = [f"k{self.memory.buffer}"] if self.memory else []
         online = ["online"] if self.stream.online else []
-        return "-".join([self.scenario, *online, *self.label.replace("++", "pp").split(" + "), *buffer])
+        parts = [part.replace("++", "pp").replace("+", "-plus") for part in self.label.split(" + ")]
+        return "-".join([self.scenario, *online, *parts, *buffer])
 
 
 def compose(

@@ -24,6 +24,7 @@ from gcr.training.loop import own_cuda_stream
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer, trained_parameters
 from gcr.training.randomness import EpochDraws, StepDraws
+from gcr.training.refresh import refresh_logits
 from gcr.training.reselect import recompute_bn_on_memory, reselect
 from gcr.training.settings import Training
 from gcr.training.state import RunState
@@ -100,21 +101,21 @@ class Engine:
 
     @torch.no_grad()
     def refresh_logits(self) -> None:
-        """Store the logits of now with the examples of this task, which came when the network knew less."""
-        memory = self.state.memory
+        """Store what is predicted now with the examples of this task, which came when the network knew less."""
+        state, memory = self.state, self.state.memory
         if memory is None:
             return
         rows = memory.filled_rows()
         rows = rows[memory.columns["task"][rows] == memory.updates]
-        for part in rows.split(AT_ONCE):
-            with computing(self.precision, self.device):
-                logits = self.state.net.eval()(self.views.plain(memory.columns["image"][part]))
-            memory.columns["logits"][part] = logits.float()
+        with computing(self.precision, self.device):
+            refresh_logits(memory, rows, self.method, state.net, state.extras, self.views)
 
     def end_task(self) -> None:
         """Where a selector chooses memory, it does so now."""
         state, policy = self.state, self.policy
         if policy is not None and state.memory is not None:
+            if policy.refresh == "stages":
+                self.refresh_logits()
             if policy.selects and not policy.every and int(state.memory.pooled):
                 self._select()
             elif not policy.selects:

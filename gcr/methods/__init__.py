@@ -8,6 +8,7 @@ from gcr.methods.er import Er
 from gcr.methods.er_ace import ErAce
 from gcr.methods.finetune import Finetune
 from gcr.methods.gcr import Gcr
+from gcr.methods.gcr_plus import GcrPlus
 from gcr.methods.gdumb import Gdumb
 from gcr.methods.gem import Gem
 from gcr.methods.gss import Gss
@@ -18,7 +19,7 @@ from gcr.methods.mir import Mir
 from gcr.methods.ocs import Ocs
 
 METHODS: tuple[type[Method], ...] = (
-    *(Finetune, Er, Gem, AGem, Gss, Icarl, Mir, Der, DerPlusPlus, Gcr),
+    *(Finetune, Er, Gem, AGem, Gss, Icarl, Mir, Der, DerPlusPlus, Gcr, GcrPlus),
     *(Ocs, Bilevel, ErAce, ClsEr, Gdumb, Joint),
 )
 
@@ -35,6 +36,7 @@ __all__ = [
     "Extras",
     "Finetune",
     "Gcr",
+    "GcrPlus",
     "Gdumb",
     "Gem",
     "Gss",

@@ -19,8 +19,8 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
+from gcr.methods.ema import logits_of_copy, update_ema
 from gcr.methods.losses import distillation, label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
@@ -33,7 +33,7 @@ class ClsEr(Method):
 
     name: ClassVar[str] = "cls-er"
     summary: ClassVar[str] = "experience replay with two EMA copies of the network as teachers"
-    unused: ClassVar[frozenset[str]] = frozenset({"statistics"})  # the stable EMA copy predicts, with its own
+    unused: ClassVar[frozenset[str]] = frozenset({"refresh", "statistics"})  # the stable copy predicts, with its own
 
     reg_weight: float = setting(0.15, "weight of the consistency term", low=0.0, remedy="0 leaves it out")
     plastic_rate: float = setting(0.9, "share of the steps that update the plastic EMA copy", low=0.0, high=1.0)
@@ -77,25 +77,17 @@ class ClsEr(Method):
             due = updates > ((steps - 1) * rate).ceil()
             share = torch.where(due, (1 / updates).clamp_min(1 - decay), 0.0).float()  # 1 - a, or no update
             averaged = [extras[f"{copy}.{name}"] for name, _ in net.named_parameters()]
-            torch._foreach_mul_(averaged, 1 - share)
-            torch._foreach_add_(averaged, torch._foreach_mul(list(net.parameters()), share))
+            update_ema(averaged, list(net.parameters()), share)
 
     def predictor_state(self, extras: Extras) -> Extras:
         return {name: tensor for name, tensor in extras.items() if name.startswith("stable.")}
 
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
-        return _logits("stable", net, images, extras)
+        return logits_of_copy("stable.", net, images, extras)
 
     @torch.no_grad()
     def _teacher(self, net: Network, old: Batch, extras: Extras) -> Tensor:
         """For each example the logits of the copy that is surer of its label; the plastic one's where they tie."""
-        plastic, stable = (_logits(copy, net, old.images, extras) for copy in ("plastic", "stable"))
+        plastic, stable = (logits_of_copy(f"{copy}.", net, old.images, extras) for copy in ("plastic", "stable"))
         stable_is_surer = label_loss(stable, old.labels) < label_loss(plastic, old.labels)
         return torch.where(stable_is_surer.unsqueeze(1), stable, plastic)
-
-
-def _logits(copy: str, net: Network, images: Tensor, extras: Extras) -> Tensor:
-    """Logits with the parameters and BatchNorm statistics of an EMA copy; training mode updates the latter."""
-    tensors = {name: extras[f"{copy}.{name}"] for name in net.state_dict()}
-    logits: Tensor = functional_call(net, tensors, (images,))
-    return logits

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
+from gcr.methods.asymmetric import among, note_classes
 from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
@@ -45,17 +45,9 @@ class ErAce(Method):
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         outputs = net.each(new.images, *(old.images for old in replay))
         logits, seen = outputs[0].logits, extras["seen"]
-        present = torch.zeros_like(seen).index_fill_(0, new.labels, True)
-        seen.logical_or_(present)
-        for old in replay:
-            seen.index_fill_(0, old.labels, True)  # of a network that was trained before, with memory given to it
+        present = note_classes(seen, new, replay)
         others = torch.zeros_like(seen) if self.unseen == "absent" else ~seen
-        value = new.cross_entropy(_among(logits, present | others))
+        value = new.cross_entropy(among(logits, present | others))
         for old, output in zip(replay, outputs[1:], strict=True):
-            value = value + weighted_mean(label_loss(_among(output.logits, seen | others), old.labels), old.weights)
+            value = value + weighted_mean(label_loss(among(output.logits, seen | others), old.labels), old.weights)
         return Loss(value, logits.detach())
-
-
-def _among(logits: Tensor, classes: Tensor) -> Tensor:
-    """The logits [b, c] with those outside ``classes`` [c] out of the race."""
-    return logits.masked_fill(~classes, -torch.inf)

@@ -10,6 +10,7 @@ distillation and label terms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +27,7 @@ from gcr.methods.losses import (
 )
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
+from gcr.models.network import Output
 from gcr.settings import setting
 
 
@@ -36,6 +38,7 @@ class Gcr(Method):
         "gradient coreset replay: weighted DER++ with supervised contrast, buffer chosen by GradApprox"
     )
     default_selector: ClassVar[str] = "grad-approx"
+    unused: ClassVar[frozenset[str]] = frozenset()
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(1.0, "weight of the label term", low=0.0, remedy="0 leaves it out")
@@ -60,23 +63,31 @@ class Gcr(Method):
         return (*weak, Replay(views=("strong", "strong"))) if self.gamma > 0 else weak
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
+        output, *old = self.outputs(net, new, replay)
+        value = self.add_replay(new.cross_entropy(output.logits), old, replay)
+        return Loss(value, output.logits.detach())
+
+    def outputs(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> tuple[Output, ...]:
+        """Of the new batch, and of each replay minibatch; the two views of the last lie one behind the other."""
         weak, strong = [old.images for old in replay[:2]], [torch.cat(old.views) for old in replay[2:]]
-        outputs = net.each(new.images, *weak, *strong)
-        logits = outputs[0].logits
-        value = new.cross_entropy(logits)
-        if replay:
-            distil, label, *contrast = replay
-            value = value + self.alpha * self._mean(distillation(outputs[1].logits, distil.logits), distil)
-            value = value + self.beta * self._mean(label_loss(outputs[2].logits, label.labels), label)
-            for batch, output in zip(contrast, outputs[3:], strict=True):
-                first, second = (output.features.float() if self.contrast == "features" else output.logits).chunk(2)
-                contrasted = supervised_contrast(first, second, batch.labels, self.temperature)
-                value = value + self.gamma * self._mean(contrasted, batch)
-        return Loss(value, logits.detach())
+        return net.each(new.images, *weak, *strong)
+
+    def add_replay(self, value: Tensor, outputs: Sequence[Output], replay: tuple[Batch, ...]) -> Tensor:
+        """The loss of new examples plus the three replay terms."""
+        if not replay:
+            return value
+        distil, label, *contrast = replay
+        value = value + self.alpha * self.mean(distillation(outputs[0].logits, distil.logits), distil)
+        value = value + self.beta * self.mean(label_loss(outputs[1].logits, label.labels), label)
+        for batch, output in zip(contrast, outputs[2:], strict=True):
+            first, second = (output.features.float() if self.contrast == "features" else output.logits).chunk(2)
+            contrasted = supervised_contrast(first, second, batch.labels, self.temperature)
+            value = value + self.gamma * self.mean(contrasted, batch)
+        return value
 
     def residual(self, logits: Tensor, batch: Batch) -> Tensor:
         by_distillation = distillation_residual(logits, batch.logits)
         return self.alpha * by_distillation + self.beta * label_residual(logits, batch.labels)
 
-    def _mean(self, values: Tensor, batch: Batch) -> Tensor:
+    def mean(self, values: Tensor, batch: Batch) -> Tensor:
         return weighted_mean(values, batch.weights) if self.normalise == "weights" else (batch.weights * values).mean()

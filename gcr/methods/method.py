@@ -65,7 +65,8 @@ class Loss(NamedTuple):
 class Method(Settings):
     default_selector: ClassVar[str] = "reservoir"  # or the name of a selector
     stages: ClassVar[Literal["streams", "tasks", "all at once"]] = "streams"  # online; offline a stage is a task
-    unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory that it ignores; "optimizer": all of its
+    # Settings of memory that it ignores; "optimizer": all of its. A method that distils stored logits uses ``refresh``.
+    unused: ClassVar[frozenset[str]] = frozenset({"refresh"})
 
     @property
     def replays(self) -> tuple[Replay, ...]:

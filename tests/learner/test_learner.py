@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import gcr
 from gcr.learner.head import grow_head
 from gcr.memory import Policy, Reservoir
-from gcr.methods import ClsEr, Der, Er, ErAce, Finetune, Gcr, Gem, Icarl
+from gcr.methods import ClsEr, Der, Er, ErAce, Finetune, Gcr, GcrPlus, Gem, Icarl
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 
@@ -108,7 +108,7 @@ def test_an_optimizer_goes_on_when_the_head_grows():
     learner.fit(*blobs([C]), epochs=1)
 
 
-@pytest.mark.parametrize("method", [ErAce(), ClsEr()], ids=lambda method: method.name)
+@pytest.mark.parametrize("method", [ErAce(), ClsEr(), GcrPlus()], ids=lambda method: method.name)
 def test_tensors_of_a_method_grow_with_the_head(method):
     learner = gcr.Learner(mlp(), memory=10, method=method).fit(*blobs([A, B]), epochs=1)
     before = {name: tensor.clone() for name, tensor in learner.engine.state.extras.items()}

@@ -6,7 +6,7 @@ from made_learners import A, B, C, blobs, mlp, quick
 from torch import nn
 
 import gcr
-from gcr.methods import DerPlusPlus, ErAce
+from gcr.methods import DerPlusPlus, ErAce, GcrPlus
 from gcr.models import build
 
 pytestmark = pytest.mark.gpu
@@ -17,7 +17,7 @@ def stream(steps):
         yield blobs((A, B) if number < steps // 2 else (B, C), n=8 if number % 5 else 6, seed=number)
 
 
-@pytest.mark.parametrize("method", [ErAce(), DerPlusPlus()], ids=lambda method: method.name)
+@pytest.mark.parametrize("method", [ErAce(), DerPlusPlus(), GcrPlus(teacher=0.1)], ids=lambda method: method.name)
 def test_captured_steps_are_the_eager_ones(method):
     learners = []
     for mode in ("eager", "auto"):

@@ -14,7 +14,7 @@ from torch import nn
 
 import gcr
 from gcr.learner import StateFolder
-from gcr.methods import ClsEr, Der, ErAce, Finetune, Gcr, Mir
+from gcr.methods import ClsEr, Der, ErAce, Finetune, Gcr, GcrPlus, Mir
 from gcr.settings import BadInput
 
 
@@ -37,7 +37,10 @@ def equal_states(one, other):
         torch.testing.assert_close(tensors[name], their_tensors[name], rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("method", [ErAce(), Der(), Finetune(), ClsEr(), Mir(), Gcr()], ids=lambda method: method.name)
+METHODS = [ErAce(), Der(), Finetune(), ClsEr(), Mir(), Gcr(), GcrPlus()]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @pytest.mark.parametrize("optimizer", [None, quick, lambda p: gcr.Sgd(p, 0.05, 1e-4)], ids=["adamw", "adam", "ours"])
 def test_a_loaded_learner_goes_on_with_equal_bits(method, optimizer, tmp_path):
     options = {"memory": 12, "method": method, "optimizer": optimizer, "seed": 5, "class_weight": "balanced"}

@@ -72,6 +72,7 @@ def test_batch_statistics_are_those_that_were_evaluated(tmp_path, digits, overri
 def test_only_what_prediction_needs_is_kept(tmp_path):
     assert set(load_run(trained(tmp_path, "icarl", model="mlp")).extras) == {"means", "has_mean"}
     assert all(name.startswith("stable.") for name in load_run(trained(tmp_path, "cls-er", model="mlp")).extras)
+    assert all(name.startswith("ema.") for name in load_run(trained(tmp_path, "gcr+", model="mlp")).extras)
     assert load_run(trained(tmp_path, "gdumb", model="mlp")).extras == {}
 
 

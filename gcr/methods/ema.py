@@ -1,0 +1,40 @@
+"""An EMA copy of a network: ``theta_ema <- (1 - share) theta_ema + share theta``, tensors under a prefix in ``Extras``.
+
+Copies are updated by a few kernels for all tensors, and run without a second module.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from gcr.methods.method import Extras
+from gcr.models import Network, statistics
+
+
+def learned_tensors(net: Network) -> dict[str, Tensor]:
+    """What training changes, by name and by reference: parameters with gradients, BatchNorm's running statistics."""
+    running = {id(tensor) for tensor in statistics(net)}
+    parameters = {name: tensor for name, tensor in net.named_parameters() if tensor.requires_grad}
+    return {**parameters, **{name: tensor for name, tensor in net.named_buffers() if id(tensor) in running}}
+
+
+@torch.no_grad()
+def update_ema(averages: list[Tensor], current: list[Tensor], share: Tensor) -> None:
+    """In place; ``share`` () is on the device. A share of 1 gives ``current`` to the bit.
+
+    >>> average = torch.tensor([2.0])
+    >>> update_ema([average], [torch.tensor([6.0])], torch.tensor(0.25))
+    >>> average
+    tensor([3.])
+    """
+    torch._foreach_mul_(averages, 1 - share)
+    torch._foreach_add_(averages, torch._foreach_mul(current, share))
+
+
+def logits_of_copy(prefix: str, net: Network, images: Tensor, extras: Extras) -> Tensor:
+    """Logits with the copy's tensors in place of the network's. In training mode its running statistics change."""
+    tensors = {name.removeprefix(prefix): tensor for name, tensor in extras.items() if name.startswith(prefix)}
+    logits: Tensor = functional_call(net, tensors, (images,))
+    return logits

@@ -1,0 +1,163 @@
+"""GCR+ against its plain version, its EMA alone, and the parts that it shares with GCR and ER-ACE."""
+
+import pytest
+import torch
+from conftest import make_scenario
+from named import Training, train
+from reference.driving import drive, fresh, same_network, same_rows
+from reference.gcr_plus_algorithm import ReferenceGcrPlus
+from torch import nn
+
+from gcr.experiments.experiment import compose
+from gcr.memory import BalancedReservoir, Policy
+from gcr.methods import Batch, Gcr, GcrPlus
+from gcr.models import attach, build
+
+WEIGHTS = {"alpha": 0.3, "beta": 0.7, "gamma": 0.2}
+PARTS = [
+    ("mlp", {"decay": 0.8}),
+    ("convnet", {"decay": 0.7, "window": 0.5}),
+    ("convnet", {"decay": 0.9, "teacher": 0.4, "label_view": "strong"}),
+    ("mlp", {"decay": 0.8, "softmax": "all", "window": 1.0, "restart": "never"}),
+]
+
+
+@pytest.mark.parametrize(("model", "parts"), PARTS, ids=lambda value: value if isinstance(value, str) else str(value))
+def test_twenty_steps_equal_the_plain_version(model, parts):
+    scenario, method = make_scenario(n_per_class=20), GcrPlus(**WEIGHTS, **parts)
+    policy = Policy(buffer=12, selector=BalancedReservoir(), replay_batch=6)
+    state = fresh(scenario, model, method, policy)
+    plain = ReferenceGcrPlus(state.net, scenario, method, lr=0.05, capacity=12, replay_size=6)
+    steps = []
+
+    def check():
+        steps.append(None)
+        same_network(state.net, plain.net)
+        assert int(state.memory.kept) == len(plain.kept)
+        same_rows(state.memory, plain.kept)
+        for name, tensor in plain.ema.items():
+            torch.testing.assert_close(state.extras[f"ema.{name}"], tensor, atol=1e-5, rtol=1e-5)
+
+    def step(draws, replay, stage):
+        return plain.step(draws.rows.tolist(), draws, replay)
+
+    drive(state, scenario, method, policy, step, check)
+    assert len(steps) == 20
+    assert plain.restarts == (0 if method.restart == "never" else 2)  # tasks begin with both of their classes
+    assert state.extras["seen"].tolist() == [True] * 4 + [False] * 2
+    images = scenario.views.plain(scenario.test.pixels)
+    predicted = method.predict(state.net.eval(), images, state.extras)
+    torch.testing.assert_close(predicted, plain.averaged_net()(images), atol=1e-4, rtol=1e-4)
+
+
+def averaged(method, values):
+    """The EMA of the head's bias after steps that leave ``values`` there."""
+    net = build("mlp", (1, 2, 2), 2, seed=0)
+    extras = method.extras(net, 1)
+    for value in values:
+        net.head.bias.data.fill_(value)
+        method.after_step(net, extras)
+    return extras["ema.head.bias"][0].item()
+
+
+def test_the_average_begins_as_a_mean_of_the_last_steps():
+    whole = {"window": 1.0}
+    assert averaged(GcrPlus(decay=1.0, **whole), [1.0, 5.0, -3.0, 9.0]) == pytest.approx(3.0)
+    assert averaged(GcrPlus(decay=0.5, **whole), [1.0, 5.0, 2.0]) == pytest.approx(2.5)  # mean 3 of two, half of each
+    assert averaged(GcrPlus(decay=1.0, window=0.5), [7.0, 1.0, 4.0]) == pytest.approx(3.0)  # 1/3 of 1, 2/3 of 4
+    assert averaged(GcrPlus(), [7.0, 8.0]) == 8.0  # of so few steps the last alone
+
+
+def test_the_average_begins_anew_with_a_new_class():
+    for restart, steps in (("new classes", [1, 2, 1, 2]), ("never", [1, 2, 3, 4])):
+        method, net, counted = GcrPlus(restart=restart), build("mlp", (1, 2, 2), 4, seed=0), []
+        extras = method.extras(net, 1)
+        for labels in ([0, 1], [1, 1], [0, 2], [2, 0]):
+            new = Batch((torch.zeros(2, 1, 2, 2),), torch.tensor(labels), torch.empty(0), torch.ones(2))
+            method.loss(net, new, (), extras)
+            method.after_step(net, extras)
+            counted.append(int(extras["steps"]))
+        assert counted == steps
+
+
+def test_without_decay_the_average_is_the_network_to_the_bit():
+    policy, training = Policy(buffer=12, selector=BalancedReservoir(), replay_batch=8), Training(epochs=1, batch=8)
+    state = train(make_scenario(), "convnet", GcrPlus(decay=0.0), policy, training, 0).state
+    tensors = state.net.state_dict()
+    assert {f"ema.{name}" for name in tensors} | {"seen", "steps"} == state.extras.keys()
+    assert all(torch.equal(state.extras[f"ema.{name}"], tensor) for name, tensor in tensors.items())
+
+
+def test_without_average_and_asymmetry_it_trains_as_gcr_does():
+    policy, training = Policy(buffer=12, selector=BalancedReservoir(), replay_batch=8), Training(epochs=2, batch=8)
+    methods = (GcrPlus(decay=0.0, softmax="all"), Gcr(contrast="features"))
+    ours, gcr = (train(make_scenario(), "convnet", method, policy, training, 0) for method in methods)
+    for a, b in zip(ours.state.net.state_dict().values(), gcr.state.net.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert ours.class_il == gcr.class_il
+
+
+def test_batch_statistics_are_averaged_and_a_teacher_leaves_them_alone():
+    method = GcrPlus(teacher=1.0, decay=1.0, window=1.0, restart="never")
+    net = build("convnet", (1, 8, 8), 3, seed=0).train()
+    extras = method.extras(net, 1)
+    generator = torch.Generator().manual_seed(0)
+
+    def batch(n_views):
+        views = tuple(torch.randn(4, 1, 8, 8, generator=generator) for _ in range(n_views))
+        return Batch(views, torch.tensor([0, 1, 2, 0]), torch.zeros(4, 3), torch.ones(4))
+
+    running, seen = [name for name in net.state_dict() if "running" in name], []
+    for _ in range(3):
+        before = {name: extras[f"ema.{name}"].clone() for name in running}
+        method.loss(net, batch(1), (batch(1), batch(1), batch(2)), extras)
+        assert net.training
+        assert all(torch.equal(before[name], extras[f"ema.{name}"]) for name in running)
+        method.after_step(net, extras)
+        seen.append({name: tensor.clone() for name, tensor in net.state_dict().items()})
+    for name in running:
+        torch.testing.assert_close(extras[f"ema.{name}"], sum(state[name] for state in seen) / 3)
+
+
+def test_only_what_training_changes_is_averaged():
+    """Frozen weights, counters and masks are the network's own."""
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
+            self.first.weight.requires_grad_(False)
+            self.register_buffer("mask", torch.tensor(-torch.inf))
+
+        def forward(self, x):
+            return self.last(self.norm(self.first(x.flatten(1))))
+
+    net = attach(Own(), torch.zeros(2, 1, 2, 2), 2)
+    method = GcrPlus()
+    extras = method.extras(net, 1)
+    names = {name.removeprefix("ema.net.") for name in method.predictor_state(extras)}
+    layers = {"first.bias", "last.weight", "last.bias"}
+    assert names == layers | {f"norm.{name}" for name in ("weight", "bias", "running_mean", "running_var")}
+    method.after_step(net, extras)
+    assert method.predict(net.eval(), torch.ones(3, 1, 2, 2), extras).isfinite().all()
+
+
+def test_new_examples_leave_the_classes_of_earlier_tasks_alone():
+    net = build("mlp", (1, 4, 4), 6, seed=0)
+    new = Batch((torch.randn(3, 1, 4, 4),), torch.tensor([2, 3, 3]), torch.empty(0), torch.ones(3))
+    for softmax, untouched in (("own", True), ("all", False)):
+        method = GcrPlus(softmax=softmax)
+        extras = method.extras(net, 3)
+        extras["seen"][:2] = True
+        (gradient,) = torch.autograd.grad(method.loss(net, new, (), extras).value, net.head.bias)
+        assert gradient[:2].eq(0).all() == untouched
+        assert (gradient[4:] > 0).all()  # not seen yet: pushed down
+
+
+def test_defaults_by_name():
+    offline, online = (compose("seq-cifar10", "gcr+", overrides={"online": online}) for online in (False, True))
+    assert (offline.run_name, online.run_name) == ("seq-cifar10-gcr-plus-k500", "seq-cifar10-online-gcr-plus-k500")
+    assert compose("seq-digits", "gcr+", selector="herding").run_name == "seq-digits-gcr-plus-herding-k100"
+    assert offline.memory.pool_size == 0  # K examples in all
+    assert (offline.method, offline.optimizer.lr) == (GcrPlus(), 0.03)
+    assert online.method == GcrPlus(alpha=1.0, beta=3.0, gamma=1.0, decay=0.99)
