@@ -154,11 +154,11 @@ def judge(classes: Sequence[ClassAccuracy], limit: float) -> Verdict:
     for one in old:
         if one.points_lost <= limit + ROUNDING:
             continue
-        told = f'"{one.name}" lost {one.points_lost:.1f} points'
+        loss = f'"{one.name}" lost {one.points_lost:.1f} points'
         if is_more_than_chance(one):
-            refused.append(told)
+            refused.append(loss)
         elif one.lost - one.gained > NO_NEWS:
-            unsure.append(f"{told} on {one.n} held-out examples")
+            unsure.append(f"{loss} on {one.n} held-out examples")
     doubt = ""
     if unsure and not refused:
         doubt = f"{', '.join(unsure)}, which may be chance; keep more examples with a larger --memory"

@@ -28,7 +28,7 @@ from gcr.report.gallery import PICTURE_BYTES, Contents, contents_of
 from gcr.runs.folder import write_whole
 from gcr.settings import BadInput
 
-MOST_CURVES = 8  # groups of classes by the update that brought them; beside the mean over all
+MOST_CURVES = 8  # groups of classes by the update that brought them, next to the mean over all
 NAMED = 6  # classes in a legend or a row
 
 History = Sequence[Mapping[str, Any]]

@@ -136,7 +136,7 @@ def _features(
     if known is None:
         names = there
         if not names:
-            raise BadInput(f"{table.file} must have columns of numbers or a column of paths beside its labels")
+            raise BadInput(f"{table.file} must have columns of numbers or a column of paths next to its labels")
     else:
         names = list(known)
         if missing := [name for name in names if name not in table.columns]:

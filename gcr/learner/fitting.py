@@ -27,7 +27,7 @@ Show = Callable[[int, str], None]  # steps done, and words
 
 @dataclass(frozen=True)
 class FitEpoch:
-    """What ``on_epoch`` is told."""
+    """Metrics of an epoch, for ``on_epoch``."""
 
     epoch: int  # from 1
     epochs: int
@@ -39,7 +39,7 @@ class FitEpoch:
 
 @dataclass(frozen=True)
 class Options:
-    """What ``Learner.fit`` was told beside the data."""
+    """The arguments of ``Learner.fit`` other than the data."""
 
     epochs: int | None
     batch: int
@@ -70,9 +70,9 @@ def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
         training = Training(learner, source, options, epochs, show)
         try:
             for epoch in range(epochs):
-                told = training.epoch(epoch)
-                stop = options.on_epoch is not None and options.on_epoch(learner, told) is True
-                if best.enough(told.validation, training.engine) or stop:
+                metrics = training.epoch(epoch)
+                stop = options.on_epoch is not None and options.on_epoch(learner, metrics) is True
+                if best.enough(metrics.validation, training.engine) or stop:
                     break
         finally:
             training.restore_rates()
@@ -125,10 +125,10 @@ class Training:
             raise BadInput("a batch of one example has no BatchNorm statistics; give batches of two or more")
         self.known = len(self.learner.labels)
         self.engine.refuse_diverged()
-        told = self._told(number, seen)
+        metrics = self._metrics(number, seen)
         if self.show:
-            self.show((number + 1) * self.steps, words(told))
-        return told
+            self.show((number + 1) * self.steps, words(metrics))
+        return metrics
 
     def restore_rates(self) -> None:
         """A schedule is that of one fit: the next begins with the rates that the optimizer was made with."""
@@ -158,7 +158,7 @@ class Training:
                 "schedule is stepped after every batch, which ReduceLROnPlateau does not allow; use on_epoch"
             )
 
-    def _told(self, number: int, seen: int) -> FitEpoch:
+    def _metrics(self, number: int, seen: int) -> FitEpoch:
         validation, state = self.options.validation, self.engine.state
         value = on_memory = None
         if validation is not None:
@@ -223,12 +223,16 @@ def _weights(engine: Engine) -> dict[str, Tensor]:
     return engine.state.net.state_dict() | {f"extra.{name}": t for name, t in engine.state.extras.items()}
 
 
-def words(told: FitEpoch) -> str:
-    parts = [f"epoch {told.epoch}/{told.epochs}", f"loss {told.loss:.3f}", f"new {100 * told.accuracy:.1f}%"]
-    if told.memory_accuracy is not None:
-        parts.append(f"memory {100 * told.memory_accuracy:.1f}%")
-    if told.validation is not None:
-        parts.append(f"validation {told.validation:.3f}")
+def words(epoch: FitEpoch) -> str:
+    parts = [
+        f"epoch {epoch.epoch}/{epoch.epochs}",
+        f"loss {epoch.loss:.3f}",
+        f"new {100 * epoch.accuracy:.1f}%",
+    ]
+    if epoch.memory_accuracy is not None:
+        parts.append(f"memory {100 * epoch.memory_accuracy:.1f}%")
+    if epoch.validation is not None:
+        parts.append(f"validation {epoch.validation:.3f}")
     return ", ".join(parts)
 
 

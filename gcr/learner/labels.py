@@ -1,9 +1,9 @@
 """A user's labels, any hashable values, as numbers in the order in which they arrive.
 
 >>> labels = Labels()
->>> labels.numbers(["cat", "dog", "cat"]).tolist(), labels.known
+>>> labels.learn(labels.checked(["cat", "dog", "cat"])).tolist(), labels.known
 ([0, 1, 0], ['cat', 'dog'])
->>> labels.numbers([3])
+>>> labels.checked([3])
 Traceback (most recent call last):
     ...
 gcr.settings.BadInput: labels must be of one type, str as the first, got 3 (int); convert them
@@ -29,10 +29,6 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self.known)
-
-    def numbers(self, labels: Any, n: int | None = None) -> Tensor:
-        """[n] int64 on the CPU. New labels get the next numbers."""
-        return self.learn(self.checked(labels, n))
 
     def unknown(self, values: list[Hashable]) -> list[Hashable]:
         """Those that would be new."""

@@ -74,8 +74,8 @@ class Learner(Core):
         learning-rate scheduler, which is stepped after every batch. ``on_epoch(learner, epoch)`` is called after every
         epoch; if it returns True, training stops. ``progress`` shows a bar, by default on a terminal.
         """
-        told = fitting.Options(epochs, batch, validation, patience, schedule, on_epoch, progress, image, label)
-        fitting.fit(self, x, y, told)
+        options = fitting.Options(epochs, batch, validation, patience, schedule, on_epoch, progress, image, label)
+        fitting.fit(self, x, y, options)
         return self
 
     def observe(self, x: Any, y: Any) -> Tensor:

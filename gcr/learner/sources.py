@@ -26,9 +26,6 @@ class Source(Protocol):
     def epoch(self, number: int) -> Batches:
         """The batches of an epoch."""
 
-    def once(self) -> Batches:
-        """Every example once, in order."""
-
 
 class Arrays:
     """All examples at once. They stay where they are, and batches go to the device."""
@@ -41,10 +38,6 @@ class Arrays:
     def epoch(self, number: int) -> Batches:
         order = generator((*self.key, number), "order").permutation(len(self.labels))
         for place in torch.from_numpy(order).split(self.batch):
-            yield self._at(place)
-
-    def once(self) -> Batches:
-        for place in torch.arange(len(self.labels)).split(self.batch):
             yield self._at(place)
 
     def _at(self, place: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,7 +128,7 @@ def _is_batch(first: Any) -> bool:
     return several or isinstance(labels, list)
 
 
-def _cached(learner: Core, source: Source, batch: int) -> Source:
+def _cached(learner: Core, source: Loader | Items, batch: int) -> Source:
     """Features of a frozen network are computed once."""
     if not learner.frozen:
         return source

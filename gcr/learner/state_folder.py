@@ -172,7 +172,7 @@ class StateFolder:
                     fcntl.flock(opened, fcntl.LOCK_EX)
                 if not _is_same(file, opened.fileno()):
                     continue  # whoever had it has ended, and taken the file away
-                with suppress(OSError):  # a full disk: whoever is refused learns no number
+                with suppress(OSError):  # a full disk: the process number is missing in the error of others
                     os.ftruncate(opened.fileno(), 0)
                     os.write(opened.fileno(), str(os.getpid()).encode())
                 self._locked = True

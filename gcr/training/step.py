@@ -97,7 +97,7 @@ def train_step(
     state.diverged_at.copy_(torch.where(first_bad, state.step, state.diverged_at))
     state.step += 1
     if offers and policy is not None and state.memory is not None:
-        offer(state.memory, policy, net, views, Incoming(images, labels, tasks), logits, reservoir, admission)
+        offer(state.memory, policy, net, views, Incoming(images, labels, tasks), logits, reservoir, admission, right)
 
 
 def offer(
@@ -109,14 +109,19 @@ def offer(
     logits: Tensor,
     draws: Tensor,
     admission: AdmissionDraws | None = None,
+    right: Tensor | None = None,
 ) -> None:
-    """Let memory take what it wants of new examples, with their ``logits`` [b, classes]; ``draws`` are [b]."""
+    """Let memory take what it wants of new examples, with their ``logits`` [b, classes]; ``draws`` are [b].
+
+    ``right`` [b], where it is known: whether the logits give the labels.
+    """
     images, labels, tasks = incoming
     task = memory.updates.expand_as(labels) if tasks is None else tasks
     offered = {"image": images, "label": labels, "logits": logits, "task": task}
     admitted = None
     if policy.admit == "correct":  # but an empty memory takes everything, so that there is something to replay
-        admitted = (logits.argmax(1) == labels) | (memory.kept + memory.pooled == 0)
+        right = logits.argmax(1) == labels if right is None else right
+        admitted = right | (memory.kept + memory.pooled == 0)
     if policy.compared:
         offer_by_gradients(net, memory, views, offered, admission, admitted, policy.compares_whole_gradients)
     elif policy.balanced:

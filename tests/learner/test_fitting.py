@@ -119,10 +119,10 @@ def test_what_fit_refuses(given, options, message):
 
 
 def test_epochs_if_not_given_are_enough_steps():
-    told = []
+    epochs = []
     learner = gcr.Learner(mlp(), memory=10)
-    learner.fit(X, NUMBERS, on_epoch=lambda _, epoch: told.append(epoch))
-    assert len(told) == told[0].epochs == 100  # of three batches
+    learner.fit(X, NUMBERS, on_epoch=lambda _, epoch: epochs.append(epoch))
+    assert len(epochs) == epochs[0].epochs == 100  # of three batches
     assert learner.engine.state.steps == 300
 
 
@@ -149,17 +149,17 @@ def test_early_stopping_brings_the_best_weights_back():
 
 
 def test_validation_on_data_and_stopping_by_a_callback():
-    told = []
+    epochs = []
 
     def stop(learner, epoch):
-        told.append(epoch)
+        epochs.append(epoch)
         return epoch.epoch == 2
 
     gcr.Learner(mlp(), memory=10, optimizer=quick).fit(X, NUMBERS, epochs=9, validation=(X, NUMBERS), on_epoch=stop)
-    assert [epoch.epoch for epoch in told] == [1, 2]
-    assert 0 <= told[0].validation <= 1
-    assert 0 <= told[1].memory_accuracy <= 1
-    assert told[1].loss < told[0].loss
+    assert [epoch.epoch for epoch in epochs] == [1, 2]
+    assert 0 <= epochs[0].validation <= 1
+    assert 0 <= epochs[1].memory_accuracy <= 1
+    assert epochs[1].loss < epochs[0].loss
 
 
 def test_a_schedule_steps_after_every_batch():
@@ -373,10 +373,10 @@ def test_a_class_that_a_loader_brings_late_is_remembered():
 
 @pytest.mark.parametrize("data", [DataLoader(Pairs(), 16), Pairs(), (X, NUMBERS)], ids=["loader", "dataset", "pair"])
 def test_validation_takes_what_fit_takes(data):
-    told = []
+    epochs = []
     learner = gcr.Learner(mlp(), memory=10, optimizer=quick)
-    learner.fit(X, NUMBERS, epochs=4, validation=data, on_epoch=lambda _, epoch: told.append(epoch.validation))
-    assert told[-1] == pytest.approx(learner.score(X, NUMBERS), abs=0.05)
+    learner.fit(X, NUMBERS, epochs=4, validation=data, on_epoch=lambda _, epoch: epochs.append(epoch.validation))
+    assert epochs[-1] == pytest.approx(learner.score(X, NUMBERS), abs=0.05)
 
 
 @pytest.mark.parametrize("data", [X, [], lambda learner: None], ids=["tensor", "empty", "nothing"])

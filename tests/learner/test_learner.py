@@ -300,9 +300,9 @@ def test_selection_after_every_so_many_examples():
 def test_bytes_are_known_before_training(method):
     x, y = blobs([A, B])
     learner = gcr.Learner(mlp(), memory=Policy(buffer=10, selector=Reservoir()), method=method)
-    told = learner.memory_bytes(x)
+    expected = learner.memory_bytes(x)
     learner.fit(x, y, epochs=1)
-    assert told == (learner.memory.nbytes if method.replays else 0)
+    assert expected == (learner.memory.nbytes if method.replays else 0)
 
 
 def test_random_numbers_of_others_are_left_alone():
