@@ -156,7 +156,7 @@ def test_a_file_is_synced_before_it_is_renamed_and_its_folder_after(tmp_path, mo
     )
     monkeypatch.setattr(os, "replace", lambda old, new: (calls.append("rename"), replace(old, new)))
     write_whole(tmp_path / "result.json", b"whole")
-    assert calls == [str(tmp_path / f".result.json.{files._this_process()}.part"), "rename", str(tmp_path)]
+    assert calls == [str(tmp_path / f".result.json.{files.this_process()}.part"), "rename", str(tmp_path)]
 
 
 def test_a_line_that_cannot_be_added_is_taken_back(tmp_path, monkeypatch):
