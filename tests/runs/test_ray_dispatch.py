@@ -81,9 +81,9 @@ def test_a_lost_task_goes_on_from_the_checkpoint_at_home(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_node, "PULSE_SECONDS", 0.02)
     read = RunFolder.contents
 
-    def read_late(folder, finished):
+    def read_late(folder, finished, checkpoints=1):
         time.sleep(0.1)  # epochs end meanwhile: the checkpoint is newer than the messages sent so far
-        return read(folder, finished)
+        return read(folder, finished, checkpoints)
 
     monkeypatch.setattr(RunFolder, "contents", read_late)
 
