@@ -214,7 +214,8 @@ def _header_end(content: bytes) -> int:
 def _sealed(content: bytes, start: int, end: int) -> bytes:
     """``content`` with its digest in place of the zeros, which stand between ``start`` and ``end``."""
     *_, match = DIGEST.finditer(content, max(0, start), end)
-    return b"".join((content[: match.start(2)], _digest(content, match), content[match.end(2) :]))
+    view = memoryview(content)
+    return b"".join((view[: match.start(2)], _digest(content, match), view[match.end(2) :]))
 
 
 def _check(content: bytes, start: int, end: int, file: str | Path) -> bool:
@@ -231,7 +232,8 @@ def _check(content: bytes, start: int, end: int, file: str | Path) -> bool:
 
 
 def _digest(content: bytes, place: re.Match[bytes]) -> bytes:
-    before, after = memoryview(content)[: place.start(2)], memoryview(content)[place.end(2) :]
+    view = memoryview(content)
+    before, after = view[: place.start(2)], view[place.end(2) :]
     zeros = b"0" * KINDS[place[1]]
     if place[1] == b"crc32":
         return b"%08x" % zlib.crc32(after, zlib.crc32(zeros, zlib.crc32(before)))
