@@ -167,8 +167,9 @@ class RunFolder:
     def begin(self, experiment: Experiment, fresh: bool = False) -> None:
         """Make the folder ready. ``fresh`` drops the checkpoints that an unfinished run left."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for left in self.path.glob(".*.part"):  # of a process that was killed while it wrote: only ours has the lock
-            left.unlink(missing_ok=True)
+        for kind in (".*.part", ".*.json*.*", ".*.safetensors.*", ".writable"):  # of processes that were killed
+            for left in self.path.glob(kind):
+                left.unlink(missing_ok=True)
         if fresh:
             self._drop_checkpoints()
         write_json(self.path / "experiment.json", experiment.to_dict())
@@ -176,8 +177,8 @@ class RunFolder:
     def cut_metrics(self, epochs: int) -> str:
         """Drop what was written after the checkpoint that the run goes on from. Says so if there is less than that."""
         file = self.path / "metrics.jsonl"
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        write_whole(file, "".join(lines[:epochs]).encode())
+        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        write_whole(file, b"".join(lines[:epochs]))
         return f"{file} lacks {epochs - len(lines)} epochs before the checkpoint" if len(lines) < epochs else ""
 
     def add_epoch(self, epoch: Epoch) -> None:
