@@ -8,7 +8,7 @@ they load with one line of notice.
 >>> parse_json(json_bytes({"accuracy": 90.5}).replace(b"9", b"8", 1), "result.json")
 Traceback (most recent call last):
     ...
-gcr.files.Damaged: result.json is damaged: its digest is wrong
+gcr.files.Damaged: result.json is damaged (its digest is wrong); move it away and make it again
 """
 
 from __future__ import annotations
@@ -42,11 +42,16 @@ HEADER_LENGTH = 8  # bytes before the header of a safetensors file
 
 
 class Damaged(BadInput):
-    """A file that is not as it was written. The message names it without its folder."""
+    """A file that is not as it was written."""
 
     def __init__(self, file: str | Path, why: str) -> None:
-        super().__init__(f"{Path(file).name} is damaged: {why}")
-        self.why = why
+        super().__init__(f"{file} is damaged ({why}); move it away and make it again")
+        self.file, self.why = Path(file), why
+
+
+def brief(error: Exception) -> str:
+    """For a message that names the folder and the remedy itself."""
+    return f"{error.file.name} is damaged: {error.why}" if isinstance(error, Damaged) else str(error)
 
 
 # --- writing
