@@ -212,7 +212,7 @@ class Engine:
         self.refuse_diverged()
         key = (self.seed, len(state.selections))
         with computing(self.precision, self.device, autocast=False):
-            about = reselect(state.memory, policy, self.method, state.net, self.views, key)
+            about = reselect(state.memory, policy, self.method, state.net, self.views, key, extras=state.extras)
         state.selections.append({"task": self.tasks} | about)
 
     def _on_own_stream(self) -> Any:

@@ -38,6 +38,7 @@ class GcrPlus(Gcr):
     name: ClassVar[str] = "gcr+"
     summary: ClassVar[str] = "GCR's loss, asymmetric softmax on new examples, an EMA of the weights predicts"
     default_selector: ClassVar[str] = "balanced-reservoir"
+    predictor: ClassVar[str] = EMA
     unused: ClassVar[frozenset[str]] = frozenset({"statistics"})  # the EMA predicts, with its own
 
     decay: float = setting(0.999, "EMA decay of the weights", low=0.0, high=1.0, remedy="0 leaves the EMA out")

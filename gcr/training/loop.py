@@ -105,6 +105,7 @@ class Run:
         self.policy = policy if method.replays else None
         if self.policy is not None:
             method.check_memory(self.policy.buffer, len(scenario.tasks))
+            self.policy.check_predictor(method.name, bool(method.predictor))
         self.on_epoch, self.checkpoints, self.stop = on_epoch, checkpoints, stop
         self.precision = resolved(training.precision, self.device)
         self.mode, remark = pick_mode(how.mode, self.device, optimizer)
@@ -261,7 +262,9 @@ class Run:
         assert state.memory is not None
         key = (self.seed, len(state.selections))
         with computing(self.precision, self.device, autocast=False):
-            about = reselect(state.memory, policy, self.method, state.net, self.scenario.views, key, arrived)
+            about = reselect(
+                state.memory, policy, self.method, state.net, self.scenario.views, key, arrived, state.extras
+            )
         state.selections.append({"stage": state.stage} | about)
 
     def _device_done(self) -> Iterator[bool]:
