@@ -11,6 +11,7 @@ from gcr.select.gss import Gss
 from gcr.select.herding import Herding
 from gcr.select.k_centre import KCentre
 from gcr.select.ocs import Ocs
+from gcr.select.typicality import Typicality
 from gcr.select.uniform import ClassBalanced, Uniform
 
 SELECTORS: tuple[type[Selector], ...] = (
@@ -23,6 +24,7 @@ SELECTORS: tuple[type[Selector], ...] = (
     Ocs,
     Bilevel,
     Density,
+    Typicality,
 )
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "Ocs",
     "Pool",
     "Selector",
+    "Typicality",
     "Uniform",
     "class_budgets",
     "explain",
