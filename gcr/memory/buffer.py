@@ -62,15 +62,21 @@ class Buffer:
         device: torch.device | str = "cpu",
         scored: bool = False,
         dtype: torch.dtype = torch.uint8,
+        losses: bool = False,
     ) -> Self:
         """A buffer whose columns are there from the start. ``scored``: with a column for scores or priorities;
-        ``dtype``: of the images."""
+        ``dtype``: of the images; ``losses``: with a column for losses."""
         buffer = cls(capacity, candidates, device=device)
-        buffer._allocate(image_shape, dtype, n_classes, scored)
+        buffer._allocate(image_shape, dtype, n_classes, scored, losses)
         return buffer
 
     def _allocate(
-        self, image_shape: tuple[int, ...], dtype: torch.dtype, n_classes: int | None, scored: bool = False
+        self,
+        image_shape: tuple[int, ...],
+        dtype: torch.dtype,
+        n_classes: int | None,
+        scored: bool = False,
+        losses: bool = False,
     ) -> None:
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros((self.rows + 1, *shape), dtype=dtype, device=self.device)
@@ -81,6 +87,8 @@ class Buffer:
         self.columns |= {"weight": zeros(), "task": zeros(dtype=torch.int64)}
         if scored:
             self.columns["score"] = zeros()
+        if losses:
+            self.columns["loss"] = zeros()
 
     # For a training loop of one's own.
 
@@ -311,7 +319,8 @@ class Buffer:
         if columns and not self.columns:
             logits = columns.get("logits")
             shape, dtype = tuple(columns["image"].shape[1:]), columns["image"].dtype
-            self._allocate(shape, dtype, None if logits is None else logits.shape[1], "score" in columns)
+            n_classes = None if logits is None else logits.shape[1]
+            self._allocate(shape, dtype, n_classes, "score" in columns, "loss" in columns)
         for name, tensor in self.tensors():
             tensor.copy_(state[name])
         self.seed = int(state["seed"])

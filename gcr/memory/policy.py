@@ -159,6 +159,11 @@ class Policy(Settings):
         return isinstance(self.selector, BalancedReservoir)
 
     @property
+    def evicts_by_loss(self) -> bool:
+        """Whether memory keeps losses, by which examples go."""
+        return isinstance(self.selector, BalancedReservoir) and self.selector.evict == "loss"
+
+    @property
     def compared(self) -> int:
         """Remembered examples whose gradients decide on what enters; 0 where they do not."""
         return self.selector.compared if isinstance(self.selector, GssGreedy) else 0
@@ -180,7 +185,8 @@ class Policy(Settings):
     ) -> Buffer:
         """The empty buffer of a run."""
         scored = self.compared > 0 or self.balanced
-        return Buffer.empty(self.buffer, self.pool_size, image_shape, n_classes, device, scored, dtype)
+        sizes = (self.buffer, self.pool_size)
+        return Buffer.empty(*sizes, image_shape, n_classes, device, scored, dtype, self.evicts_by_loss)
 
     def nbytes(self, image_shape: tuple[int, ...], n_classes: int, dtype: torch.dtype = torch.uint8) -> int:
         """Bytes of that buffer, without allocating it."""

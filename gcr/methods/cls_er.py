@@ -65,7 +65,8 @@ class ClsEr(Method):
         value = b / (b + r) * new.cross_entropy(logits)
         value = value + r / (b + r) * weighted_mean(label_loss(old_logits, old.labels), old.weights)
         consistency = distillation(alone.logits, self._teacher(net, old, extras))
-        return Loss(value + self.reg_weight * weighted_mean(consistency, old.weights), logits.detach())
+        value = value + self.reg_weight * weighted_mean(consistency, old.weights)
+        return Loss(value, logits.detach(), old_logits.detach())
 
     @torch.no_grad()
     def after_step(self, net: Network, extras: Extras) -> None:

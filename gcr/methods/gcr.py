@@ -65,7 +65,7 @@ class Gcr(Method):
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         output, *old = self.outputs(net, new, replay)
         value = self.add_replay(new.cross_entropy(output.logits), old, replay)
-        return Loss(value, output.logits.detach())
+        return Loss(value, output.logits.detach(), old[0].logits.detach() if old else None)
 
     def outputs(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> tuple[Output, ...]:
         """Of the new batch, and of each replay minibatch; the two views of the last lie one behind the other."""

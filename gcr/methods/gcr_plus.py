@@ -84,7 +84,7 @@ class GcrPlus(Gcr):
         if replay and self.teacher > 0:
             by_ema = distillation(old[0].logits, self._teach(net, replay[0].images, extras))
             value = value + self.teacher * self.mean(by_ema, replay[0])
-        return Loss(value, output.logits.detach())
+        return Loss(value, output.logits.detach(), old[0].logits.detach() if old else None)
 
     def after_step(self, net: Network, extras: Extras) -> None:
         share = (1 / (self.window * extras["steps"].add_(1))).clamp(1 - self.decay, 1.0)

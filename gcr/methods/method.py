@@ -59,6 +59,7 @@ class Replay:
 class Loss(NamedTuple):
     value: Tensor  # ()
     logits: Tensor  # [b, classes] of the new batch, detached: what memory stores
+    replayed: Tensor | None = None  # [r, classes] of the first replay minibatch, detached, where it has them at hand
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import make_scenario
-from named import Training, train
+from named import Training, new_run, train
 from reference.driving import drive, fresh, same_network, same_rows
 from reference.gcr_plus_algorithm import ReferenceGcrPlus
 from torch import nn
@@ -12,6 +12,8 @@ from gcr.experiments.experiment import compose
 from gcr.memory import BalancedReservoir, Policy
 from gcr.methods import Batch, Gcr, GcrPlus
 from gcr.models import attach, build
+from gcr.select import GradApprox, ReducibleLoss, Typicality
+from gcr.training import Checkpoints, How, Stopped
 
 WEIGHTS = {"alpha": 0.3, "beta": 0.7, "gamma": 0.2}
 PARTS = [
@@ -161,3 +163,33 @@ def test_defaults_by_name():
     assert offline.memory.pool_size == 0  # K examples in all
     assert (offline.method, offline.optimizer.lr) == (GcrPlus(), 0.03)
     assert online.method == GcrPlus(alpha=1.0, beta=3.0, gamma=1.0, decay=0.99)
+
+
+OTHER_MEMORIES = [
+    {"selector": BalancedReservoir(evict="loss")},
+    {"selector": GradApprox(power=0.3, shrink=0.5), "pool_network": "predictor", "candidates": 4},
+    {"selector": Typicality(), "pool_view": "weak", "pool_views": 3},
+    {"selector": ReducibleLoss(), "pool_network": "predictor"},
+]
+
+
+@pytest.mark.parametrize("memory", OTHER_MEMORIES, ids=lambda memory: memory["selector"].name)
+def test_a_run_with_another_memory_resumes_to_the_bit(memory, tmp_path):
+    policy, training = Policy(buffer=12, replay_batch=8, **memory), Training(epochs=2, lr=0.05, batch=8)
+
+    def part(stop, folder):
+        saved = Checkpoints(tmp_path / folder, {})
+        return new_run(
+            make_scenario(), "convnet", GcrPlus(decay=0.9), policy, training, 0, How(), checkpoints=saved, stop=stop
+        )
+
+    whole, first = part(lambda: False, "a"), part(lambda: first.state.steps == 11, "b")
+    list(whole.advance())
+    with pytest.raises(Stopped):
+        list(first.advance())
+    second = part(lambda: False, "b")
+    assert second.state.steps == 11
+    list(second.advance())
+    assert second.outcome().class_il == whole.outcome().class_il
+    for (name, ours), (_, theirs) in zip(second.state.tensors(), whole.state.tensors(), strict=True):
+        assert torch.equal(ours, theirs), name
