@@ -134,6 +134,11 @@ class Policy(Settings):
                 "every selects without knowing tasks, but shares=task shares memory between them; "
                 "add --set selector.shares=class or use --variant paper"
             )
+        if "reducible" in getattr(self.selector, "needs", ()) and (given := self.changed("pool", "refresh")):
+            raise BadInput(
+                f"{self.selector.name} compares with logits from when an example came, which {given}="
+                f"{getattr(self, given)} replaces; leave it out"
+            )
         if self.pool == "selector" and self.every:
             raise BadInput("pool=selector chooses among all images of a task or stream; leave out every")
         if self.pool == "selector" and (given := self.changed("admit", "pool_view")):

@@ -11,6 +11,7 @@ from gcr.select.gss import Gss
 from gcr.select.herding import Herding
 from gcr.select.k_centre import KCentre
 from gcr.select.ocs import Ocs
+from gcr.select.reducible_loss import ReducibleLoss
 from gcr.select.typicality import Typicality
 from gcr.select.uniform import ClassBalanced, Uniform
 
@@ -25,6 +26,7 @@ SELECTORS: tuple[type[Selector], ...] = (
     Bilevel,
     Density,
     Typicality,
+    ReducibleLoss,
 )
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "LastLayerGradients",
     "Ocs",
     "Pool",
+    "ReducibleLoss",
     "Selector",
     "Typicality",
     "Uniform",

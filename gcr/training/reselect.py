@@ -15,12 +15,14 @@ from gcr.memory import Buffer, Policy
 from gcr.memory.randomness import selection_draws
 from gcr.methods import Batch, Extras, Method
 from gcr.methods.ema import copy_in
+from gcr.methods.losses import reducible_loss
 from gcr.models import Network, recompute_bn, statistics
 from gcr.scenarios.scenario import Images as DataSet
 from gcr.select import Pool, Selector, explain
 from gcr.select.coreset import rows_by_class
 from gcr.training.randomness import selection_views
 
+FROM_NETWORK = ("features", "residuals", "reducible")  # columns of a pool
 AT_ONCE = 1000  # examples of a pass
 OF_A_CLASS = 32  # examples of a pass with pool_mode=class, as the reference code has it
 
@@ -50,9 +52,9 @@ def reselect(
     ``key`` is (seed, number of this selection). With ``arrived`` the selector first chooses the candidates among all of
     them, in place of the reservoir. ``extras`` are the method's own tensors, where the predictor's copy is needed.
 
-    With several ``pool_views``, an example's features are their mean over the views, and so are its residuals. The
-    gradient that matching sees is the outer product of these means: the mean of the views' gradients, less the
-    covariance of features and residuals over them.
+    With several ``pool_views``, an example's features are their mean over the views, and so are its residuals and its
+    reducible loss. The gradient that matching sees is the outer product of these means: the mean of the views'
+    gradients, less the covariance of features and residuals over them.
     """
     assert isinstance(policy.selector, Selector)
     if arrived is not None:
@@ -73,18 +75,18 @@ def reselect(
     batch = Batch((), stored["label"], stored["logits"], stored["weight"], stored["task"])
     pool = mean_over_views([pool_of(view) for view in range(policy.pool_views)])
     chances = selection_draws(key, len(rows)).to(rows.device)
-    coreset = memory.reselect(policy.selector, pool.features, pool.residuals, policy.buffer, chances)
+    coreset = memory.reselect(policy.selector, pool.features, pool.residuals, policy.buffer, chances, pool.reducible)
     about: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
     return about | asdict(explain(coreset, pool)) if pool.residuals is not None else about
 
 
 def mean_over_views(pools: list[Pool]) -> Pool:
-    """The pool whose features and residuals are the means of those of pools of the same rows."""
-    if len(pools) == 1 or pools[0].features is None:
+    """The pool of the same rows with the means of what the network says of them."""
+    names = [name for name in FROM_NETWORK if getattr(pools[0], name) is not None]
+    if len(pools) == 1 or not names:
         return pools[0]
-    columns = ((pool.features, pool.residuals) for pool in pools)
-    features, residuals = (torch.stack(column).mean(0) for column in zip(*columns, strict=True))
-    return replace(pools[0], features=features, residuals=residuals)
+    means = {name: torch.stack([getattr(pool, name) for pool in pools]).mean(0) for name in names}
+    return replace(pools[0], **means)
 
 
 @contextmanager
@@ -166,9 +168,9 @@ def make_pool(
     ``pool_network=predictor`` the network has the weights and statistics of the copy that predicts, in ``extras``.
     """
     assert isinstance(policy.selector, Selector)
-    if not policy.selector.needs & {"features", "residuals"}:
+    if policy.selector.needs.isdisjoint(FROM_NETWORK):
         return Pool(batch.labels, batch.weights, kept=kept, tasks=batch.tasks)
-    n, features, residuals = len(batch.labels), [], []
+    n, found = len(batch.labels), []
     every_row = torch.arange(n, device=batch.labels.device)
     parts = _of_a_class(batch.labels) if policy.pool_mode == "class" else [every_row[part] for part in _interleaved(n)]
     copy: Extras = {}
@@ -178,11 +180,16 @@ def make_pool(
     with _untouched(net), holding(net, copy):
         for rows in parts:
             net.train(policy.pool_mode != "evaluation" and len(rows) > 1)
-            features.append(net.features(images(rows)).float())
+            features = net.features(images(rows)).float()
             part = replace(batch, labels=batch.labels[rows], logits=batch.logits[rows], weights=batch.weights[rows])
-            residuals.append(method.residual(net.head(features[-1]), part))
+            logits = net.head(features)
+            reducible = reducible_loss(part.logits, logits, part.labels)
+            found.append((features, method.residual(logits, part), reducible))
     order = torch.cat(parts).argsort()
-    return Pool(batch.labels, batch.weights, torch.cat(features)[order], torch.cat(residuals)[order], kept, batch.tasks)
+    columns = {
+        name: torch.cat(column)[order] for name, column in zip(FROM_NETWORK, zip(*found, strict=True), strict=True)
+    }
+    return Pool(batch.labels, batch.weights, kept=kept, tasks=batch.tasks, **columns)
 
 
 def _interleaved(n: int) -> list[slice]:

@@ -18,6 +18,7 @@ def make_pool(n, n_classes, seed):
         features=torch.randn(n, 4, generator=g),
         residuals=torch.randn(n, n_classes, generator=g),
         kept=torch.rand(n, generator=g) < 0.5,
+        reducible=torch.randn(n, generator=g),
     ), torch.rand(n, generator=g, dtype=torch.float64)
 
 

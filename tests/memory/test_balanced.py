@@ -112,7 +112,9 @@ def test_the_rows_of_lowest_loss_go_and_shares_are_those_of_the_plain_reservoir(
         part = slice(first, first + int(random.integers(1, 9)))
         offered(memory, labels[part], draws[part], first, losses=losses[part])
         offered(without, labels[part], draws[part], first)
-        batch = list(zip(labels[part].tolist(), draws[part].tolist(), losses[part].tolist(), range(first, n), strict=False))
+        batch = list(
+            zip(labels[part].tolist(), draws[part].tolist(), losses[part].tolist(), range(first, n), strict=False)
+        )
         expected, first = plain_by_loss(expected, batch, capacity), first + len(batch)
         assert kept(memory) == sorted(number for *_, number in expected)
         rows = memory.filled_rows()
@@ -147,11 +149,15 @@ def test_replay_updates_losses(method):
     new = {}
     for row, label, line in zip(rows.tolist(), stored["label"].tolist(), logits.double(), strict=True):
         new[row] = max(new.get(row, 0.0), float(line.logsumexp(0) - line[label]))
-    before = dict(zip(memory.columns["image"][:8].flatten(1).sum(1).tolist(), memory.columns["loss"][:8].tolist(), strict=False))
+    before = dict(
+        zip(memory.columns["image"][:8].flatten(1).sum(1).tolist(), memory.columns["loss"][:8].tolist(), strict=False)
+    )
     expected = {memory.columns["image"][row].sum().item(): loss for row, loss in new.items()}
     assert len(before) == 8 > len(expected) > 2
     one_step(state, scenario, method, policy, at)
-    found = dict(zip(memory.columns["image"][:12].flatten(1).sum(1).tolist(), memory.columns["loss"][:12].tolist(), strict=False))
+    found = dict(
+        zip(memory.columns["image"][:12].flatten(1).sum(1).tolist(), memory.columns["loss"][:12].tolist(), strict=False)
+    )
     for image, loss in (before | expected).items():
         if image in found:
             assert found[image] == pytest.approx(loss, rel=1e-4)

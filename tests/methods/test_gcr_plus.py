@@ -177,17 +177,17 @@ OTHER_MEMORIES = [
 def test_a_run_with_another_memory_resumes_to_the_bit(memory, tmp_path):
     policy, training = Policy(buffer=12, replay_batch=8, **memory), Training(epochs=2, lr=0.05, batch=8)
 
-    def part(stop, folder):
-        saved = Checkpoints(tmp_path / folder, {})
+    def part(stop, saved):
         return new_run(
             make_scenario(), "convnet", GcrPlus(decay=0.9), policy, training, 0, How(), checkpoints=saved, stop=stop
         )
 
-    whole, first = part(lambda: False, "a"), part(lambda: first.state.steps == 11, "b")
+    whole = part(lambda: False, None)
     list(whole.advance())
+    first = part(lambda: first.state.steps == 11, Checkpoints(tmp_path, {}))
     with pytest.raises(Stopped):
         list(first.advance())
-    second = part(lambda: False, "b")
+    second = part(lambda: False, Checkpoints(tmp_path, {}))
     assert second.state.steps == 11
     list(second.advance())
     assert second.outcome().class_il == whole.outcome().class_il

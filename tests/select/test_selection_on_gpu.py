@@ -18,6 +18,7 @@ def make_pool(device, n=300, seed=0):
         "features": torch.randn(n, 16, generator=g).relu(),
         "residuals": torch.randn(n, 5, generator=g).softmax(1) - torch.nn.functional.one_hot(labels, 5),
         "kept": torch.rand(n, generator=g) < 0.5,
+        "reducible": torch.randn(n, generator=g),
     }
     return Pool(**{name: column.to(device) for name, column in columns.items()}), torch.rand(n, generator=g).to(device)
 
