@@ -187,7 +187,9 @@ def make_pool(
             found.append((features, method.residual(logits, part), reducible))
     order = torch.cat(parts).argsort()
     columns = {
-        name: torch.cat(column)[order] for name, column in zip(FROM_NETWORK, zip(*found, strict=True), strict=True)
+        name: torch.cat(column)[order]
+        for name, column in zip(FROM_NETWORK, zip(*found, strict=True), strict=True)
+        if name != "reducible" or name in policy.selector.needs
     }
     return Pool(batch.labels, batch.weights, kept=kept, tasks=batch.tasks, **columns)
 
