@@ -204,7 +204,7 @@ def test_a_pool_of_one_image_has_no_statistics_of_its_own(monkeypatch, mode):
     torch.testing.assert_close(alone.features, usual.features)
 
 
-def recorded(monkeypatch, scenario, method, **setting):
+def recorded(scenario, method, **setting):
     """The run, and the pools that its selector got."""
     pools = []
 
@@ -219,10 +219,10 @@ def recorded(monkeypatch, scenario, method, **setting):
 
 @pytest.mark.parametrize("method", [GcrPlus(decay=0.9), ClsEr(stable_rate=0.5)])
 @pytest.mark.parametrize("mode", ["evaluation", "training"])
-def test_selection_on_the_predictor_sees_its_features_and_residuals(scenario, monkeypatch, method, mode):
+def test_selection_on_the_predictor_sees_its_features_and_residuals(scenario, method, mode):
     """After the last selection nothing is trained: the copy that predicts is that of the selection."""
     seen = {"pool_network": "predictor", "pool_mode": mode}
-    outcome, pools = recorded(monkeypatch, scenario, method, **seen)
+    outcome, pools = recorded(scenario, method, **seen)
     state = outcome.state
     copy = {name.split(".", 1)[1]: t for name, t in state.extras.items() if name.startswith(method.predictor)}
     other = build("convnet", scenario.image_shape, 6, seed=1)
@@ -236,7 +236,7 @@ def test_selection_on_the_predictor_sees_its_features_and_residuals(scenario, mo
         for found in features:  # of each row that was kept
             assert (pools[-1].features - found).abs().amax(1).min() < 1e-5
         assert not torch.allclose(state.net.features(images), features, atol=1e-3)
-    trained, _ = recorded(monkeypatch, scenario, method, pool_mode=mode)
+    trained, _ = recorded(scenario, method, pool_mode=mode)
     first = [run.state.selections[0]["gradient_length"] for run in (outcome, trained)]
     assert first[0] != first[1]
 
