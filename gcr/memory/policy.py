@@ -91,12 +91,6 @@ class Policy(Settings):
         choices=("all", "correct"),
         advanced=True,
     )
-    refresh: str = setting(
-        "never",
-        "stored logits of a stage's classes at its end: left, or replaced by what the method predicts then",
-        choices=("never", "stages"),
-        advanced=True,
-    )
     statistics: str = setting(
         "training",
         "BatchNorm statistics for prediction: those of training, or recomputed on memory's images",
