@@ -39,9 +39,7 @@ class GcrPlus(Method):
     """Tuning of the defaults has begun (results/gcr-plus-registration.md)."""
 
     name: ClassVar[str] = "gcr+"
-    summary: ClassVar[str] = (
-        "GCR's terms on one draw, asymmetric softmax, an old network, an EMA predicts"
-    )
+    summary: ClassVar[str] = "GCR's terms on one draw, asymmetric softmax, an old network, an EMA predicts"
     default_selector: ClassVar[str] = "balanced-reservoir"
     unused: ClassVar[frozenset[str]] = frozenset({"statistics"})  # the EMA predicts, with its own
 
