@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from gcr import models, scenarios
-from gcr.experiments.defaults import FOLLOWS_LR, ONLINE, OPTIMIZER
+from gcr.experiments.defaults import FOLLOWS_LR, ONE_LR, ONLINE, OPTIMIZER
 from gcr.experiments.migrate import migrated
 from gcr.experiments.names import flat, short_names
 from gcr.experiments.optimizers import OptimizerSpec
@@ -204,7 +204,10 @@ def compose(
         "method": dict(ONLINE.get(method, {})) if streamed else {},
         "memory": {"buffer": about.buffer},
         "selector": {},
-        "optimizer": {"lr": about.stream_lr if streamed else about.lr, **OPTIMIZER.get(method, {})},
+        "optimizer": {
+            "lr": about.stream_lr if streamed and method not in ONE_LR else about.lr,
+            **OPTIMIZER.get(method, {}),
+        },
         "training": {"epochs": 1, "batch": about.stream_batch} if streamed else {"epochs": about.epochs},
     }
     training = Training(**usual["training"] | values["training"])

@@ -104,12 +104,6 @@ class Policy(Settings):
         choices=("all", "correct"),
         advanced=True,
     )
-    refresh: str = setting(
-        "never",
-        "stored logits of a stage's classes at its end: left, or replaced by what the method predicts then",
-        choices=("never", "stages"),
-        advanced=True,
-    )
     statistics: str = setting(
         "training",
         "BatchNorm statistics for prediction: those of training, or recomputed on memory's images",
@@ -134,10 +128,10 @@ class Policy(Settings):
                 "every selects without knowing tasks, but shares=task shares memory between them; "
                 "add --set selector.shares=class or use --variant paper"
             )
-        if "reducible" in getattr(self.selector, "needs", ()) and (given := self.changed("pool", "refresh")):
+        if self.pool == "selector" and "reducible" in getattr(self.selector, "needs", ()):
             raise BadInput(
-                f"{self.selector.name} compares with logits from when an example came, which {given}="
-                f"{getattr(self, given)} replaces; leave it out"
+                f"{self.selector.name} compares with logits from when an example came, which pool=selector replaces; "
+                "leave it out"
             )
         if self.pool == "selector" and self.every:
             raise BadInput("pool=selector chooses among all images of a task or stream; leave out every")

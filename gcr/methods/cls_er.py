@@ -34,7 +34,7 @@ class ClsEr(Method):
     name: ClassVar[str] = "cls-er"
     summary: ClassVar[str] = "experience replay with two EMA copies of the network as teachers"
     predictor: ClassVar[str] = "stable."
-    unused: ClassVar[frozenset[str]] = frozenset({"refresh", "statistics"})  # the stable copy predicts, with its own
+    unused: ClassVar[frozenset[str]] = frozenset({"statistics"})  # the stable copy predicts, with its own
 
     reg_weight: float = setting(0.15, "weight of the consistency term", low=0.0, remedy="0 leaves it out")
     plastic_rate: float = setting(0.9, "share of the steps that update the plastic EMA copy", low=0.0, high=1.0)

@@ -22,7 +22,6 @@ from gcr.settings import setting
 class Der(Method):
     name: ClassVar[str] = "der"
     summary: ClassVar[str] = "dark experience replay: distil the logits stored with remembered examples"
-    unused: ClassVar[frozenset[str]] = frozenset()
 
     alpha: float = setting(0.3, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
 

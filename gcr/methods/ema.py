@@ -22,7 +22,7 @@ def learned_tensors(net: Network) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def update_ema(averages: list[Tensor], current: list[Tensor], share: Tensor) -> None:
-    """In place; ``share`` () is on the device. A share of 1 gives ``current`` to the bit.
+    """In place; ``share`` () is on the device. A share of 1 gives ``current`` to the bit, 0 changes nothing.
 
     >>> average = torch.tensor([2.0])
     >>> update_ema([average], [torch.tensor([6.0])], torch.tensor(0.25))

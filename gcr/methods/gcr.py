@@ -38,7 +38,6 @@ class Gcr(Method):
         "gradient coreset replay: weighted DER++ with supervised contrast, buffer chosen by GradApprox"
     )
     default_selector: ClassVar[str] = "grad-approx"
-    unused: ClassVar[frozenset[str]] = frozenset()
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(1.0, "weight of the label term", low=0.0, remedy="0 leaves it out")

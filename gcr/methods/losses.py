@@ -34,6 +34,11 @@ def distillation(logits: Tensor, stored: Tensor) -> Tensor:
     return difference.square().sum(1) / known
 
 
+def squared_distance(logits: Tensor, stored: Tensor) -> Tensor:
+    """The same, as the sum over classes."""
+    return _difference(logits, stored)[0].square().sum(1)
+
+
 def distillation_residual(logits: Tensor, stored: Tensor) -> Tensor:
     """Derivative of ``distillation`` by the logits."""
     difference, known = _difference(logits, stored)

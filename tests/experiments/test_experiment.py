@@ -207,8 +207,6 @@ def test_offline_defaults_are_values_that_the_papers_search_chose_too(method, bu
         ("gdumb", {"statistics": "memory"}, "gdumb ignores statistics"),
         ("cls-er", {"statistics": "memory"}, "cls-er ignores statistics"),
         ("gcr+", {"statistics": "memory"}, r"gcr\+ ignores statistics"),
-        ("er-ace", {"refresh": "stages"}, "er-ace ignores refresh"),
-        ("mir", {"refresh": "stages"}, "mir ignores refresh"),
         ("icarl", {"online": True, "stream": 100}, "icarl ignores stream: each task is one"),
         ("er", {"stream": 300}, "add --online"),
         ("er", {"pool": "selector"}, "pool needs a selector, but memory is a reservoir"),

@@ -71,7 +71,6 @@ def test_selection_sees_the_stored_logits_and_those_of_now():
         assert found.item() == pytest.approx(plain_loss(then, label) - plain_loss(now, label), abs=1e-4)
 
 
-@pytest.mark.parametrize("given", [{"refresh": "stages"}, {"pool": "selector"}])
-def test_what_replaces_the_stored_logits_is_refused(given):
+def test_what_replaces_the_stored_logits_is_refused():
     with pytest.raises(BadInput, match="reducible-loss compares with logits from when an example came"):
-        Policy(buffer=12, selector=ReducibleLoss(), **given)
+        Policy(buffer=12, selector=ReducibleLoss(), pool="selector")
