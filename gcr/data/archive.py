@@ -169,10 +169,8 @@ def _check_packing(info: zipfile.ZipInfo, gate: _Gate) -> None:
         if info.flag_bits & flag:
             raise gate.refused(info.filename, what)
     if info.compress_type not in ZIP_METHODS:
-        name = zipfile.compressor_names.get(info.compress_type, "unknown")
-        raise BadInput(
-            f'{gate.path} is refused: its member "{_printable(info.filename)}" is packed by method {info.compress_type} ({name}); '
-            "unpack the archive yourself, or pack it with deflate"
+        raise gate.refused(
+            info.filename, f"packed by method {info.compress_type}", "unpack it yourself, or use deflate"
         )
 
 
@@ -236,16 +234,14 @@ class _Gate:
         self.members = self.bytes = 0
         self.names: set[str] = set()
 
-    def refused(self, name: str, what: str) -> BadInput:
-        return BadInput(
-            f'{self.path} is refused: its member "{_printable(name)}" is {what}; get the archive from a source you trust'
-        )
+    def refused(self, name: str, what: str, remedy: str = "get the archive from a source you trust") -> BadInput:
+        return BadInput(f'{self.path} is refused: its member "{_printable(name)}" is {what}; {remedy}')
 
     def admit(self, name: str, size: int) -> str:
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or name[1:2] == ":":
             raise self.refused(name, "a path that leads out of the archive")
-        if not all(" " <= letter < "\ud800" or "\udfff" < letter for letter in name):
+        if not all(" " <= letter < "\ud800" or letter > "\udfff" for letter in name):
             raise self.refused(name, "a name that is not text")
         if size > MAX_MEMBER_BYTES:
             raise self.refused(name, f"{size} bytes unpacked, more than {MAX_MEMBER_BYTES}")

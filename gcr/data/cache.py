@@ -22,7 +22,7 @@ import numpy as np
 
 from gcr.data.catalog import CATALOG, commands, find
 from gcr.data.source import Labels, Pixels
-from gcr.settings import BadInput
+from gcr.settings import BadInput, load_json
 
 LAYOUT = 1  # of the folder; raised when an older gcr could not read a newer one
 PARTS = ("train", "test")
@@ -191,7 +191,7 @@ def absent(name: str) -> BadInput:
 def _described(name: str, folder: Path) -> CachedSet:
     file = folder / "about.json"
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = load_json(file.read_text(encoding="utf-8"))
         layout = values.get("layout")
         about = About.from_mapping(values) if layout == LAYOUT else None
         sound = about is not None and about.is_sound

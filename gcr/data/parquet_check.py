@@ -102,9 +102,8 @@ def _try(trial: subprocess.Popen[bytes], where: str, file: Path | bytes, columns
         trial.stdin.flush()
     answer = trial.stdout.readline()
     if not answer:
-        raise BadInput(
-            f"{where} cannot be read as parquet within {seconds} s of processor time and {memory >> 20} MiB; get it again"
-        )
+        bounds = f"{seconds} s of processor time and {memory >> 20} MiB"
+        raise BadInput(f"{where} cannot be read as parquet within {bounds}; get it again")
     if trouble := json.loads(answer):
         raise BadInput(f"{where} is not a complete parquet file ({in_short(ValueError(trouble))}); get it again")
 

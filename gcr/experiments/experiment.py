@@ -27,7 +27,7 @@ from gcr.experiments.variants import check_variant, default_variant, has_variant
 from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS, Method
 from gcr.scenarios import Scenario, Stream
-from gcr.settings import BadInput, class_of, from_mapping, setting_names, to_mapping, unknown
+from gcr.settings import BadInput, class_of, from_mapping, load_json, setting_names, to_mapping, unknown
 from gcr.training import Training
 from gcr.training.sgd import Sgd
 
@@ -123,7 +123,7 @@ class Experiment:
 
     @classmethod
     def from_json(cls, text: str) -> Experiment:
-        values = json.loads(text)
+        values = load_json(text)
         if not isinstance(values, dict):
             raise BadInput(f"an experiment must be a JSON object, got {type(values).__name__}")
         return cls.from_dict(values)

@@ -77,10 +77,10 @@ class _Bytes:
 
 
 class _Reading:
-    """A pickle is a program for a machine with a stack. This machine knows arrays of bytes, numbers, text, lists, tuples
-    and dictionaries with text for keys. It has no instruction that calls or imports anything.
+    """A pickle is a program for a machine with a stack. This machine knows arrays of bytes, numbers, text, lists,
+    tuples, and dictionaries with text for keys. It imports nothing and calls nothing but the functions below.
 
-    Text of Python 2 is read as latin-1, and so are bytes.
+    Text of Python 2 is read as latin-1.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -185,8 +185,10 @@ ADMITTED: dict[tuple[str, str], Any] = {
     ("_codecs", "encode"): _bytes_of,
 }
 VALUES = frozenset(
-    "INT BININT BININT1 BININT2 LONG LONG1 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 "
-    "UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8".split()
+    (
+        *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "STRING", "BINSTRING", "SHORT_BINSTRING"),
+        *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+    )
 )
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 EMPTY: dict[str, Any] = {"EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict}

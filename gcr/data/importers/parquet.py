@@ -6,7 +6,6 @@ Files belong to training or test by a word of their path (``train-00000-of-00002
 from __future__ import annotations
 
 import io
-import json
 import posixpath
 import re
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from gcr.data.archive import Tree, in_short
 from gcr.data.parquet_check import LIMITS, ROWS, check_parquet, parquet_library
 from gcr.data.pictures import Tally, decode_all, first_shape
 from gcr.data.source import Labels, Part, Pixels, Source, Wanted, block_rows, distinct, labels_of
-from gcr.settings import BadInput
+from gcr.settings import BadInput, load_json
 
 TEST_WORDS = ("test", "validation", "valid", "val")
 IMAGE_COLUMNS = ("img", "image", "img.bytes", "image.bytes")
@@ -185,7 +184,7 @@ class _Shard:
         """What Hugging Face's library wrote about the label column, if it did."""
         metadata = self.file.schema_arrow.metadata or {}
         try:
-            names = json.loads(metadata[b"huggingface"])["info"]["features"][self.label]["names"]
+            names = load_json(metadata[b"huggingface"])["info"]["features"][self.label]["names"]
             return tuple(map(str, names)) if isinstance(names, list) else ()
-        except (KeyError, TypeError, ValueError, RecursionError):
+        except (KeyError, TypeError, ValueError):
             return ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from math import isqrt
 
@@ -11,7 +10,7 @@ import numpy as np
 from gcr.data.archive import Tree
 from gcr.data.pictures import decode
 from gcr.data.source import Labels, Part, Pixels, Source, Wanted, labels_of
-from gcr.settings import BadInput
+from gcr.settings import BadInput, load_json
 
 LABEL_FILES = ("{part}_lables.json", "{part}_labels.json")  # the package spells it the first way
 
@@ -55,8 +54,8 @@ def _labels(tree: Tree, root: str, part: str, n: int) -> Labels:
         raise BadInput(f"{tree.where} lacks {LABEL_FILES[0].format(part=part)}, the labels of its sheets")
     where = f"{there[0]} in {tree.where}"
     try:
-        values = json.loads(tree.read(there[0]))
-    except (ValueError, RecursionError) as error:
+        values = load_json(tree.read(there[0]))
+    except ValueError as error:
         raise BadInput(f"{where} is not JSON of labels ({error})") from None
     labels = labels_of(values, where)
     if len(labels) != n:
