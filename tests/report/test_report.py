@@ -86,6 +86,10 @@ def test_opens_whole_quiet_and_alone(browser, page, width, dark):
         "cells": 2 * (25 * 6 + 5 * 2),
         "selections": 2,
     }
+    shades = browser.do(
+        "[...document.querySelectorAll('table.map td')].map(td => getComputedStyle(td).backgroundColor)"
+    )
+    assert len(set(shades)) > 4  # by the value of the cell
     background = browser.do("getComputedStyle(document.body).backgroundColor")
     assert (sum(int(part) for part in background[4:-1].split(",")) < 200) is dark
 
