@@ -15,41 +15,14 @@ gcr.settings.BadInput: rate must be <= 1.0, got 2.0
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
-MAX_JSON_BYTES = 64 * 2**20
-MAX_JSON_DEPTH = 64
-
 
 class BadInput(ValueError):
     """Something the user can fix: the message names the field, the rule, the value and the remedy."""
-
-
-def load_json(content: str | bytes) -> Any:
-    """The value of a JSON text of bounded size and depth.
-
-    >>> load_json("[" * 70 + "]" * 70)
-    Traceback (most recent call last):
-        ...
-    gcr.settings.BadInput: JSON must be at most 64 levels deep
-    """
-    if len(content) > MAX_JSON_BYTES:
-        raise BadInput(f"JSON must have at most {MAX_JSON_BYTES} bytes, got {len(content)}")
-    try:
-        value = json.loads(content)
-    except RecursionError:
-        raise BadInput(f"JSON must be at most {MAX_JSON_DEPTH} levels deep") from None
-    level = [value]
-    for _ in range(MAX_JSON_DEPTH):
-        inside = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))
-        level = [one for values in inside for one in values if isinstance(one, (dict, list))]
-        if not level:
-            return value
-    raise BadInput(f"JSON must be at most {MAX_JSON_DEPTH} levels deep")
 
 
 def setting(

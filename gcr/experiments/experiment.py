@@ -24,10 +24,11 @@ from gcr.experiments.migrate import migrated
 from gcr.experiments.names import flat, short_names
 from gcr.experiments.optimizers import OptimizerSpec
 from gcr.experiments.variants import check_variant, default_variant, has_variants, settings_of_variant
+from gcr.files import load_json
 from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS, Method
 from gcr.scenarios import Scenario, Stream
-from gcr.settings import BadInput, class_of, from_mapping, load_json, setting_names, to_mapping, unknown
+from gcr.settings import BadInput, class_of, from_mapping, setting_names, to_mapping, unknown
 from gcr.training import Training
 from gcr.training.sgd import Sgd
 

@@ -28,7 +28,7 @@ from gcr.settings import BadInput
 
 pytest.importorskip("ray")
 
-MEASURED = {"seconds", "finished", "peak_bytes"}
+MEASURED = {"seconds", "finished", "peak_bytes", "digest"}
 
 
 def make_jobs(out, n=2, epochs=1, scenario="seq-digits"):

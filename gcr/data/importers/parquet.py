@@ -17,7 +17,8 @@ from gcr.data.archive import Tree, in_short
 from gcr.data.parquet_check import LIMITS, ROWS, check_parquet, parquet_library
 from gcr.data.pictures import Tally, decode_all, first_shape
 from gcr.data.source import Labels, Part, Pixels, Source, Wanted, block_rows, distinct, labels_of
-from gcr.settings import BadInput, load_json
+from gcr.files import load_json
+from gcr.settings import BadInput
 
 TEST_WORDS = ("test", "validation", "valid", "val")
 IMAGE_COLUMNS = ("img", "image", "img.bytes", "image.bytes")

@@ -10,7 +10,8 @@ import numpy as np
 from gcr.data.archive import Tree
 from gcr.data.pictures import decode
 from gcr.data.source import Labels, Part, Pixels, Source, Wanted, labels_of
-from gcr.settings import BadInput, load_json
+from gcr.files import load_json
+from gcr.settings import BadInput
 
 LABEL_FILES = ("{part}_lables.json", "{part}_labels.json")  # the package spells it the first way
 
