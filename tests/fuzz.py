@@ -164,7 +164,7 @@ def parquet_files() -> Files:
 
 def table_files() -> Files:
     file = io.BytesIO()
-    columns = {"label": ["a", "b"] * 20, "x": list(range(40)), "y": [0.5] * 40, "z": [None, 1] * 20}
+    columns = {"label": ["a", "b"] * 20, "x": list(range(40)), "y": [0.5] * 40, "z": [True, False] * 20}
     pq.write_table(pa.table(columns), file, row_group_size=9)
     return {"rows.parquet": file.getvalue()}
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from gcr.runs.job import Execution
@@ -92,7 +91,7 @@ def require_token(address: str | None) -> None:
     known = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
     if address is None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    elif not any(name in os.environ for name in known) and not Path("~/.ray/auth_token").expanduser().exists():
+    elif not any(name in os.environ for name in known) and not os.path.exists(os.path.expanduser("~/.ray/auth_token")):
         raise BadInput(
             f"the Ray cluster at {address} must have a token, and this command knows none; set RAY_AUTH_TOKEN to that "
             f"of every ray start{OPEN}"
