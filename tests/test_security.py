@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import platform
+import re
 import socket
 from contextlib import suppress
 
@@ -16,8 +17,11 @@ from conftest import ROOT
 from fuzz import READERS
 from test_fuzz import SLOW, sound_files
 
+from gcr import files
 from gcr.cli.main import run_cli
+from gcr.data import archive, parquet_check, pictures
 from gcr.experiments.experiment import compose
+from gcr.report import live
 from gcr.runs.engine import run_all
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job
@@ -134,3 +138,28 @@ def test_results_hold_no_names_of_the_machine_the_user_or_its_folders(tmp_path, 
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         for secret in (host, user, home.name, str(tmp_path), os.getcwd()):
             assert secret.encode() not in content, (file, secret)
+
+
+def test_the_lock_has_the_versions_of_the_constraints():
+    """And a hash and a licence for each; torch alone is left out."""
+    pinned = {line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    entries = re.findall(
+        r"^(\S+==\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)  # (\S.*)$",
+        (ROOT / "requirements.lock").read_text(),
+        re.MULTILINE,
+    )
+    assert len(entries) == len(pinned) - 1
+    assert {name for name, _, _ in entries} == {line for line in pinned if not line.startswith("torch==")}
+
+
+def test_the_limits_are_those_that_security_md_names():
+    text = (ROOT / "SECURITY.md").read_text()
+    for limit in (
+        f"at most {files.MAX_JSON_BYTES >> 20} MiB and {files.MAX_JSON_DEPTH} levels",
+        f"{archive.MAX_MEMBERS:,} members, {archive.MAX_MEMBER_BYTES >> 30} GiB a member, {archive.MAX_TAR_BYTES >> 30} GiB",
+        f"Above {archive.RATIO_FROM >> 20} MiB, at most {archive.MAX_RATIO} times",
+        f"{pictures.MAX_PIXELS // 10**6} million pixels; {pictures.MAX_DECODED // 10**6} million",
+        f"{parquet_check.SECONDS} s of processor time and {parquet_check.MEMORY >> 20} MiB",
+        f"{live.MAX_CONNECTIONS} connections, with {live.CONNECTION_SECONDS:g} s",
+    ):
+        assert limit in text
