@@ -33,6 +33,7 @@ import pyarrow as pa
 import torch
 from PIL import Image
 from pyarrow import parquet as pq
+from safetensors.torch import save
 
 from gcr.analysis.load import runs_at
 from gcr.classifier.examples import first_form, read_examples
@@ -42,6 +43,7 @@ from gcr.data.check import check_set
 from gcr.data.importers import FORMATS
 from gcr.data.importing import import_set
 from gcr.data.source import Wanted, check_source
+from gcr.files import parse_json, parse_tensors
 from gcr.learner.state_folder import StateFolder
 from gcr.paper.grid_search import read_grid
 from gcr.report.build import render
@@ -102,14 +104,28 @@ def runs_files() -> Files:
         more = {"memory": True, "selections": [made_runs.SELECTION]}
         made_runs.put_run(folder, made_runs.experiment_of("gcr"), made_runs.square(50.0), **more)
         made_runs.put_unfinished(folder, made_runs.experiment_of("er"))
-        return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+        return without_digests({str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()})
 
 
 def packed_files() -> Files:
     with scratch() as folder:
         run = made_runs.put_run(folder, made_runs.experiment_of("gcr"), made_runs.square(50.0))
         values = {"experiment": run.experiment_values(), "result": run.result()}
-        return {"x.jsonl.gz": gzip.decompress(packed_bytes([("a/seed-0", values), ("b/seed-0", values)]))}
+        packed = gzip.decompress(packed_bytes([("a/seed-0", values), ("b/seed-0", values)]))
+        return without_digests({"x.jsonl.gz": packed})
+
+
+def without_digests(files: Files) -> Files:
+    """As an older gcr wrote them, so that more than their digest is looked at."""
+    plain = {}
+    for name, content in files.items():
+        if name.endswith(".safetensors"):
+            about, tensors = parse_tensors(content, name)
+            plain[name] = save(tensors, {"gcr": json.dumps(about)})
+        else:
+            parts = content.splitlines(keepends=True) if ".jsonl" in name else [content]
+            plain[name] = b"".join(json.dumps(parse_json(part, name)).encode() + b"\n" for part in parts)
+    return plain
 
 
 def gzipped(name: str, content: bytes) -> bytes:
@@ -183,7 +199,7 @@ def state_files() -> Files:
 def model_files() -> Files:
     about = {"model": "mlp", "scenario": "made", "class_names": ["a", "b"], "image_shape": [1, 2, 2]}
     model = SavedModel(about | {"pixels": "uint8", "views": {}}, {"weight": torch.arange(12.0)}, {})
-    return {"model.safetensors": model.to_bytes()}
+    return without_digests({"model.safetensors": model.to_bytes()})
 
 
 def cache_files() -> Files:

@@ -106,6 +106,8 @@ class Table:
 
 
 def read_table(file: Path) -> Table:
+    if not file.is_file():
+        raise BadInput(f"{file} must be a file; it is not there, or it is a folder, a pipe or a device")
     columns = _read_parquet(file) if file.suffix.lower() == ".parquet" else _read_csv(file)
     table = Table(file, columns)
     if not columns or not len(table):

@@ -118,6 +118,7 @@ def needs_of_report() -> set[str]:
     return {"jinja2", "PIL"}
 
 
+@cache
 def _template() -> Any:
     try:
         from jinja2 import Environment, PackageLoader
