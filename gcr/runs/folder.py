@@ -21,6 +21,7 @@ from gcr.experiments.experiment import Experiment
 from gcr.files import (
     Damaged,
     append_line,
+    brief,
     json_bytes,
     parse_json,
     read_json,
@@ -91,7 +92,10 @@ class RunFolder:
         try:
             other = self.experiment()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{there} cannot be read ({error}); choose another --out or --name") from None
+            why, whose = brief(error), "its folder" if self.finished else "it"
+            raise BadInput(
+                f"{there} cannot be read ({why}); move {whose} away, or choose another --out or --name"
+            ) from None
         if different := differences(other, experiment):
             raise BadInput(
                 f"{self.path} holds another experiment ({'; '.join(different)}); choose another --name or --out"
@@ -242,7 +246,7 @@ class RunFolder:
         try:
             return read_tensors(file)[1]
         except (OSError, Damaged) as error:
-            raise BadInput(f"{file} cannot be read ({error}); move it away") from None
+            raise BadInput(f"{file} cannot be read ({brief(error)}); move it away") from None
 
 
 def finished_runs(folder: Path) -> Iterator[RunFolder]:
