@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from fuzz import READERS, attack
+from fuzz_readers import READERS, attack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

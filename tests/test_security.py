@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from fuzz import READERS
+from fuzz_readers import READERS
 from test_fuzz import SLOW, sound_files
 
 from gcr import files
