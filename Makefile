@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # One test process per core. make test WORKERS= runs all tests in one process.
 WORKERS := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test bench docs avalanche lightning
+.PHONY: setup demo test fuzz bench docs avalanche lightning
 
 setup: $(STAMP)
 
@@ -27,6 +27,12 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not gpu and not slow" $(WORKERS)
+
+# Damaged files for every reader, 10 minutes each: make fuzz SECONDS=60 SEED=1
+SECONDS ?= 600
+SEED ?= 0
+fuzz: setup
+	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $(SEED)
 
 bench: setup
 	$(BIN)/python benchmarks/selection.py

@@ -24,6 +24,7 @@ from gcr.experiments.migrate import migrated
 from gcr.experiments.names import flat, short_names
 from gcr.experiments.optimizers import OptimizerSpec
 from gcr.experiments.variants import check_variant, default_variant, has_variants, settings_of_variant
+from gcr.files import load_json
 from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS, Method
 from gcr.scenarios import Scenario, Stream
@@ -124,7 +125,7 @@ class Experiment:
 
     @classmethod
     def from_json(cls, text: str) -> Experiment:
-        values = json.loads(text)
+        values = load_json(text)
         if not isinstance(values, dict):
             raise BadInput(f"an experiment must be a JSON object, got {type(values).__name__}")
         return cls.from_dict(values)
