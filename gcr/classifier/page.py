@@ -9,6 +9,7 @@ from typing import Any
 
 from gcr.classifier.held_out import counts, mean
 from gcr.classifier.saved import Classifier
+from gcr.files import write_whole
 from gcr.report.cells import Cell, Row, Table, bytes_text, number_cell
 from gcr.report.charts import (
     BOTTOM,
@@ -25,7 +26,6 @@ from gcr.report.charts import (
     whole_range,
 )
 from gcr.report.gallery import PICTURE_BYTES, Contents, contents_of
-from gcr.runs.folder import write_whole
 from gcr.settings import BadInput
 
 MOST_CURVES = 8  # groups of classes by the update that brought them, next to the mean over all

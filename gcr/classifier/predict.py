@@ -12,7 +12,7 @@ import numpy as np
 from gcr.classifier.examples import Progress, read_examples
 from gcr.classifier.saved import Classifier, fitting_threads
 from gcr.classifier.sources import FeatureRows, PictureFiles, Source, find_unlabelled
-from gcr.runs.folder import write_whole
+from gcr.files import write_whole
 from gcr.settings import BadInput
 
 BLOCK = 1024  # pictures in memory at once

@@ -40,7 +40,7 @@ def pack(
     `gcr results pack results/online.jsonl.gz runs/more-seeds results/online.jsonl.gz --force`
     """
     from gcr.analysis.pack import pack_runs
-    from gcr.runs.folder import write_whole
+    from gcr.files import write_whole
     from gcr.runs.packed import SUFFIX
 
     if not file.name.endswith(SUFFIX):

@@ -25,8 +25,9 @@ from gcr import paper
 from gcr.analysis.load import check_result
 from gcr.experiments.experiment import Experiment, compose
 from gcr.experiments.names import plain
+from gcr.files import write_whole
 from gcr.paper import Label
-from gcr.runs.folder import TRIALS, RunFolder, write_whole
+from gcr.runs.folder import TRIALS, RunFolder
 from gcr.runs.job import Job
 from gcr.settings import BadInput
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gcr.experiments.experiment import Experiment
+from gcr.files import parse_json
 from gcr.report.cells import (
     MISSING,
     Cell,
@@ -53,7 +53,7 @@ def unfinished_runs(folder: Path) -> Iterator[Unfinished]:
         if (run / "result.json").exists():
             continue
         try:
-            experiment = Experiment.from_json(file.read_text())
+            experiment = RunFolder(run).experiment()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             experiment = None
         metrics = run / "metrics.jsonl"
@@ -77,7 +77,7 @@ def last_epoch(metrics: Path) -> Epoch | None:
         with open(metrics, "rb") as file:
             file.seek(max(0, metrics.stat().st_size - TAIL_BYTES))
             lines = file.read().split(b"\n")[:-1]
-        values = json.loads(lines[-1])
+        values = parse_json(lines[-1] + b"\n", metrics)
         kinds = (int, float)
         if any(not isinstance(values[f.name], kinds) for f in fields(Epoch)):
             return None

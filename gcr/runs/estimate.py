@@ -8,7 +8,6 @@ has all of that and replaces it.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -20,9 +19,9 @@ import torch
 from gcr import scenarios
 from gcr.data import described, find, is_cached
 from gcr.experiments.experiment import Experiment
+from gcr.files import read_json, write_json
 from gcr.methods import Method
 from gcr.models import build
-from gcr.runs.folder import write_whole
 from gcr.runs.job import Execution, Job
 from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.training import How, Run, own_cuda_stream
@@ -47,7 +46,7 @@ class Estimator:
         self.steps: dict[str, float] = {}
         self.runs: dict[str, float] = {}  # the same, from finished runs
         with suppress(OSError, ValueError, TypeError, AttributeError):  # an unreadable file: measure again
-            self.steps = {str(kind): float(seconds) for kind, seconds in json.loads(file.read_text()).items()}
+            self.steps = {str(kind): float(seconds) for kind, seconds in read_json(file).items()}
 
     def kind(self, experiment: Experiment) -> str:
         """What decides how long a step takes."""
@@ -81,7 +80,7 @@ class Estimator:
             pace = (time.perf_counter() - began) / _work(experiment)
         with suppress(OSError):  # what cannot be kept is measured again
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self.file, (json.dumps(self.steps, indent=2) + "\n").encode())
+            write_json(self.file, self.steps)
 
     def estimate(self, experiment: Experiment) -> Estimate | None:
         """None where nothing like it has been measured."""

@@ -6,7 +6,6 @@ folder with it is a finished run. While the run goes on, its last two checkpoint
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,17 @@ from torch import Tensor
 from gcr import scenarios
 from gcr.experiments.differences import differences
 from gcr.experiments.experiment import Experiment
+from gcr.files import (
+    Damaged,
+    append_line,
+    json_bytes,
+    parse_json,
+    read_json,
+    read_tensors,
+    tensor_bytes,
+    write_json,
+    write_whole,
+)
 from gcr.runs.model_file import MODEL_FILE, SavedModel
 from gcr.settings import BadInput
 from gcr.training import Epoch
@@ -48,7 +58,7 @@ class RunFolder:
     def failure(self) -> str | None:
         """Why a trial failed for good; None: it did not."""
         try:
-            return str(json.loads((self.path / FAILURE).read_text())["error"])
+            return str(read_json(self.path / FAILURE)["error"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
@@ -61,7 +71,7 @@ class RunFolder:
     def fail(self, error: str) -> None:
         """A trial that diverged would diverge again: write that down."""
         with suppress(FileNotFoundError):  # another process has begun it meanwhile, and will come to the same end
-            write_whole(self.path / FAILURE, (json.dumps({"error": error}) + "\n").encode())
+            write_json(self.path / FAILURE, {"error": error})
 
     @property
     def saved(self) -> bool:
@@ -74,7 +84,7 @@ class RunFolder:
         if not there.exists():
             return
         try:
-            other = Experiment.from_json(there.read_text())
+            other = self.experiment()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{there} cannot be read ({error}); choose another --out or --name") from None
         if different := differences(other, experiment):
@@ -152,12 +162,11 @@ class RunFolder:
     def begin(self, experiment: Experiment, fresh: bool = False) -> None:
         """Make the folder ready. ``fresh`` drops the checkpoints that an unfinished run left."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for kind in (".*.json*.*", ".*.safetensors.*"):  # of a process that was killed while it wrote
-            for left in self.path.glob(kind):
-                left.unlink(missing_ok=True)
+        for left in self.path.glob(".*.part"):  # of a process that was killed while it wrote: only ours has the lock
+            left.unlink(missing_ok=True)
         if fresh:
             self._drop_checkpoints()
-        write_whole(self.path / "experiment.json", (experiment.to_json() + "\n").encode())
+        write_json(self.path / "experiment.json", experiment.to_dict())
 
     def cut_metrics(self, epochs: int) -> str:
         """Drop what was written after the checkpoint that the run goes on from. Says so if there is less than that."""
@@ -167,23 +176,20 @@ class RunFolder:
         return f"{file} lacks {epochs - len(lines)} epochs before the checkpoint" if len(lines) < epochs else ""
 
     def add_epoch(self, epoch: Epoch) -> None:
-        with open(self.path / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(asdict(epoch)) + "\n")
+        append_line(self.path / "metrics.jsonl", json_bytes(asdict(epoch), indent=None))
 
     def finish(self, result: dict[str, Any], memory: dict[str, Tensor] | None, model: SavedModel | None = None) -> None:
         if memory is not None:
-            from safetensors.torch import save
-
-            write_whole(self.path / "memory.safetensors", save(memory))
+            write_whole(self.path / "memory.safetensors", tensor_bytes(memory))
         if model is not None:
             write_whole(self.path / MODEL_FILE, model.to_bytes())
         else:
             (self.path / MODEL_FILE).unlink(missing_ok=True)  # of a process that was killed after it wrote it
-        write_whole(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+        write_json(self.path / "result.json", result)
         self._drop_checkpoints()
 
     def _drop_checkpoints(self) -> None:
-        for file in [*self.path.glob("checkpoint-*.safetensors"), *self.path.glob(".checkpoint-*")]:
+        for file in self.path.glob("checkpoint-*.safetensors"):
             file.unlink(missing_ok=True)
 
     def contents(self, finished: bool) -> dict[str, bytes]:
@@ -207,35 +213,29 @@ class RunFolder:
         for old in sorted(self.path.glob("checkpoint-*.safetensors"), reverse=True)[KEPT:]:
             old.unlink(missing_ok=True)
 
-    def experiment_values(self) -> Any:
+    def experiment_values(self) -> dict[str, Any]:
         """experiment.json as it was written."""
-        return json.loads((self.path / "experiment.json").read_text())
+        return read_json(self.path / "experiment.json")
 
-    def metrics(self) -> list[Any]:
+    def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; empty without it."""
         file = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [parse_json(line, file) for line in file.read_bytes().splitlines(keepends=True)] if file.exists() else []
 
     def experiment(self) -> Experiment:
-        return Experiment.from_json((self.path / "experiment.json").read_text())
+        return Experiment.from_dict(self.experiment_values())
 
     def result(self) -> dict[str, Any]:
-        result = json.loads((self.path / "result.json").read_text())
-        if not isinstance(result, dict):
-            raise ValueError(f"a result must be a JSON object, got {type(result).__name__}")
-        return result
+        return read_json(self.path / "result.json")
 
     def memory(self) -> dict[str, Tensor] | None:
         """The final kept buffer: image, label, logits, weight, task."""
         file = self.path / "memory.safetensors"
         if not file.exists():
             return None
-        from safetensors import SafetensorError
-        from safetensors.torch import load
-
         try:
-            return load(file.read_bytes())
-        except (OSError, SafetensorError) as error:
+            return read_tensors(file)[1]
+        except (OSError, Damaged) as error:
             raise BadInput(f"{file} cannot be read ({error}); move it away") from None
 
 
@@ -244,18 +244,3 @@ def finished_runs(folder: Path) -> Iterator[RunFolder]:
     for file in sorted(folder.rglob("result.json")):
         if TRIALS not in file.relative_to(folder).parts and (file.parent / "experiment.json").exists():
             yield RunFolder(file.parent)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write to a temporary name, then rename: a reader sees the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise

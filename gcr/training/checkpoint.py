@@ -1,22 +1,19 @@
 """Checkpoints: one safetensors file, the tensors of a ``RunState`` with its counters as JSON in the header.
 
-Written under another name and renamed; the last two are kept. Restoring copies into the tensors that are there, so
-captured steps stay valid.
+The last two are kept: where the newest is damaged, the one before it is used. Restoring copies into the tensors that
+are there, so captured steps stay valid.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from gcr.files import Damaged, read_tensors, tensor_bytes, write_whole
 from gcr.settings import BadInput
 from gcr.training.optimizer import restore_optimizer
 from gcr.training.state import OPTIMIZER, PLACE, RunState
@@ -34,18 +31,9 @@ class Checkpoints:
         return sorted(self.folder.glob("checkpoint-*.safetensors"), reverse=True)
 
     def save(self, state: RunState) -> None:
-        from safetensors.torch import save
-
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors()}
-        about = {
-            "identity": dict(self.identity),
-            "place": {name: getattr(state, name) for name in PLACE},
-            "checksum": _checksum(tensors),
-        }
-        whole = self.folder / f"checkpoint-{state.steps:09d}.safetensors"
-        part = self.folder / f".checkpoint-{os.getpid()}.part"
-        part.write_bytes(save(tensors, {"gcr": json.dumps(about)}))  # save_file has a temporary file of its own
-        os.replace(part, whole)
+        about = {"identity": dict(self.identity), "place": {name: getattr(state, name) for name in PLACE}}
+        content = tensor_bytes(dict(state.tensors()), about)
+        write_whole(self.folder / f"checkpoint-{state.steps:09d}.safetensors", content)
         for old in self.files()[KEPT:]:
             old.unlink(missing_ok=True)
 
@@ -54,13 +42,13 @@ class Checkpoints:
         remarks = []
         for file in self.files():
             try:
-                about, tensors = _read(file)
+                about, tensors = read_tensors(file)
+                if not all(isinstance(about.get(part), dict) for part in ("identity", "place")):
+                    raise Damaged(file, "its header does not say what it is")
                 self._refuse_another(file, about["identity"])
-                _check(about, tensors, state)
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                if isinstance(error, BadInput):
-                    raise
-                remarks.append(f"{file} is not a complete checkpoint ({error}); going back to the one before it")
+                _check(file, about, tensors, state)
+            except (OSError, Damaged) as error:
+                remarks.append(f"{file} is not a whole checkpoint ({error}); going back to the one before it")
                 continue
             for name, tensor in state.tensors():
                 tensor.copy_(tensors[name])
@@ -87,35 +75,11 @@ class Checkpoints:
             )
 
 
-def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, "pt") as opened:
-            header = (opened.metadata() or {}).get("gcr")
-            about = json.loads(header) if header else None
-            if not isinstance(about, dict) or not {"identity", "place", "checksum"} <= about.keys():
-                raise ValueError("its header does not say what it is")
-            return about, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(str(error)) from None
-
-
-def _check(about: dict[str, Any], tensors: dict[str, Tensor], state: RunState) -> None:
-    """Before anything is overwritten: all is there, in the right shapes, as it was written."""
+def _check(file: Path, about: dict[str, Any], tensors: dict[str, Tensor], state: RunState) -> None:
+    """Before anything is overwritten: all is there, in the right shapes."""
     for name, tensor in state.tensors():
         there = tensors.get(name)
         if there is None or there.shape != tensor.shape or there.dtype != tensor.dtype:
-            raise ValueError(f"{name} is missing or of another shape")
+            raise Damaged(file, f"{name} is missing or of another shape")
     if missing := set(PLACE) - about["place"].keys():
-        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-    if _checksum(tensors) != about["checksum"]:
-        raise ValueError("its checksum is wrong")
-
-
-def _checksum(tensors: dict[str, Tensor]) -> int:
-    checksum = 0
-    for name in sorted(tensors):
-        data: Any = tensors[name].reshape(-1).view(torch.uint8).numpy()
-        checksum = zlib.crc32(data, checksum)
-    return checksum
+        raise Damaged(file, f"it lacks {', '.join(sorted(missing))}")

@@ -10,6 +10,7 @@ from conftest import HANG_SECONDS, ROOT
 
 ORDER = [
     "settings",
+    "files",
     "select",
     "memory",
     "augment",

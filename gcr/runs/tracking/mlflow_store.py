@@ -12,7 +12,7 @@ import os
 import time
 from typing import Any, ClassVar
 
-from gcr.runs.folder import write_whole
+from gcr.files import write_whole
 from gcr.runs.job import Job
 from gcr.runs.tracking.record import Numbers, is_trial, place
 

@@ -7,7 +7,6 @@ said once. A run that is continued reports each epoch once: those before it come
 from __future__ import annotations
 
 import importlib.util
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -108,9 +107,7 @@ class Reporter:
         key, job = (tracker.name, event.job), self.jobs[event.job]
         record = self.records[key] = tracker.open(job)
         self.last_steps[key] = -1
-        file = job.folder.path / "metrics.jsonl"
-        for line in file.read_text().splitlines() if file.exists() else []:
-            epoch = json.loads(line)
+        for epoch in job.folder.metrics():
             if event.epoch is None or epoch["steps"] < event.epoch.steps:
                 self.last_steps[key] = epoch["steps"]
                 record.add(epoch["steps"], training_numbers(epoch))

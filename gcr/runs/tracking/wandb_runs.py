@@ -8,13 +8,12 @@ there, and reports nothing twice.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gcr.runs.folder import write_whole
+from gcr.files import read_json, write_json
 from gcr.runs.job import Job
 from gcr.runs.tracking.record import Numbers, is_trial, place
 from gcr.settings import BadInput
@@ -77,10 +76,9 @@ class WandbRuns:
 def _remembered(file: Path) -> dict[str, Any]:
     """Nothing where it is missing or damaged: the run is then a new one."""
     try:
-        known = json.loads(file.read_text())
+        return read_json(file)
     except (FileNotFoundError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
 
 
 class WandbRun:
@@ -97,7 +95,7 @@ class WandbRun:
             self._remember()
 
     def _remember(self) -> None:
-        write_whole(self.file, json.dumps({"id": self.run_id, "last": self.last}).encode())
+        write_json(self.file, {"id": self.run_id, "last": self.last})
 
     def end(self, how: str) -> None:
         if how == "stopped":
