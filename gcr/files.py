@@ -46,6 +46,7 @@ class Damaged(BadInput):
 
     def __init__(self, file: str | Path, why: str) -> None:
         super().__init__(f"{Path(file).name} is damaged: {why}")
+        self.why = why
 
 
 # --- writing
@@ -56,7 +57,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
     What killed processes left of the same file is removed.
     """
-    temporary = path.with_name(f".{path.name}.{_this_process()}.part")
+    temporary = path.with_name(f".{path.name}.{this_process()}.part")
     try:
         with open(temporary, "wb") as file:
             file.write(content)
@@ -100,10 +101,15 @@ def sweep(folder: Path, name: str = "") -> None:
     """Remove temporary files that dead processes of this machine left: of one file, or of all in the folder."""
     with suppress(OSError):
         for entry in os.scandir(folder):
-            match = re.fullmatch(r"\.(.+)\.([0-9a-f]{8})-(\d+)\.part", entry.name)
-            if match and name in ("", match[1]) and match[2] == _this_machine() and not is_alive(int(match[3])):
+            if entry.name.startswith(f".{name}") and is_left(entry.name, name):
                 with suppress(OSError):
                     os.unlink(entry.path)
+
+
+def is_left(temporary: str, name: str = "") -> bool:
+    """Whether a dead process of this machine left what is called so: for the file ``name``, or for any."""
+    match = re.fullmatch(r"\.(.+)\.([0-9a-f]{8})-(\d+)(\.old)?\.part", temporary)
+    return bool(match and name in ("", match[1]) and match[2] == _this_machine() and not is_alive(int(match[3])))
 
 
 def is_alive(process: int) -> bool:
@@ -118,13 +124,13 @@ def is_alive(process: int) -> bool:
     return True
 
 
-def _this_machine() -> str:
-    """Without its name: folders are shared, and process numbers are of one machine."""
-    return f"{zlib.crc32(platform.node().encode()):08x}"
-
-
-def _this_process() -> str:
+def this_process() -> str:
+    """For temporary names, ``.NAME.<this>.part``; shared folders hold those of several machines."""
     return f"{_this_machine()}-{os.getpid()}"
+
+
+def _this_machine() -> str:
+    return f"{zlib.crc32(platform.node().encode()):08x}"
 
 
 # --- JSON

@@ -4,9 +4,9 @@ import json
 from collections import Counter
 
 import torch
-from safetensors.torch import save_file
 
 from gcr.experiments.experiment import Experiment, compose
+from gcr.files import json_bytes, tensor_bytes
 from gcr.runs.folder import RunFolder
 from gcr.training import Epoch
 
@@ -24,10 +24,10 @@ def put_run(out, experiment, matrix, name=None, seconds=2.0, forgetting=10.0, me
     accuracy = sum(matrix[-1]) / len(matrix[-1])
     protocol = {"matrix": matrix, "accuracy": accuracy, "forgetting": None if len(matrix) == 1 else forgetting}
     made = {"seconds": seconds, "steps": 9, "device": "cpu", "versions": {"gcr": "1"}, "selections": []}
-    (folder.path / "experiment.json").write_text(experiment.to_json())
+    (folder.path / "experiment.json").write_bytes(json_bytes(experiment.to_dict()))
     if memory:
         put_memory(folder.path)
-    (folder.path / "result.json").write_text(json.dumps({"class_il": protocol, "task_il": protocol} | made | more))
+    (folder.path / "result.json").write_bytes(json_bytes({"class_il": protocol, "task_il": protocol} | made | more))
     return folder
 
 
@@ -38,7 +38,7 @@ def put_memory(path, size=20, classes=10, side=8):
         "label": torch.arange(size) % classes,
         "weight": torch.linspace(0.5, 3, size),
     }
-    save_file(columns, path / "memory.safetensors")
+    (path / "memory.safetensors").write_bytes(tensor_bytes(columns))
 
 
 def put_unfinished(out, experiment, name=None, epochs=1):
@@ -66,8 +66,8 @@ def finish(job, class_il=50.0, task_il=50.0, forgetting=20.0, versions=None, n_t
     made = {"seconds": 2.0, "steps": 100, "device": "cpu", "versions": versions or {}, "selections": []}
     made["precision"] = precision
     job.folder.path.mkdir(parents=True, exist_ok=True)
-    (job.folder.path / "experiment.json").write_text(job.experiment.to_json())
-    (job.folder.path / "result.json").write_text(json.dumps(protocols | made, indent=2))
+    (job.folder.path / "experiment.json").write_bytes(json_bytes(job.experiment.to_dict()))
+    (job.folder.path / "result.json").write_bytes(json_bytes(protocols | made))
 
 
 def count_reading(monkeypatch):

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 import gcr
+from gcr import files
 from gcr.cli import launch
 from gcr.cli.console import check_format, err, out, print_table, warn_of_unreadable
 from gcr.cli.data import data_app
@@ -54,6 +55,7 @@ app = typer.Typer(
 def run_cli(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 ok, 1 a run failed, 2 bad usage, 130 or 143 stopped by a signal."""
     launch.words[:] = sys.argv[1:] if arguments is None else arguments
+    files.notice_again()
     try:
         returned: object = app(arguments, standalone_mode=False)
         return returned if isinstance(returned, int) else 0

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
+import math
 import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gcr.data.blocks import OTHER_SHA256, BlockCheck, digits_of
 from gcr.data.catalog import CATALOG, commands, find
 from gcr.data.source import Labels, Pixels
+from gcr.files import Damaged, read_json, this_process
 from gcr.settings import BadInput
 
-LAYOUT = 1  # of the folder; raised when an older gcr could not read a newer one
+LAYOUT = 2  # of the folder; raised when an older gcr could not read a newer one
+WITHOUT_BLOCKS = 1  # the layout of gcr 0.2.0, read too: no digests of blocks
 PARTS = ("train", "test")
 ARRAYS = tuple(f"{part}-{what}.npy" for part in PARTS for what in ("images", "labels"))
 
@@ -45,9 +49,7 @@ class About:
     std: tuple[float, ...]
     sha256: dict[str, str]  # of each array's file
     bytes: dict[str, int]
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
+    blocks: dict[str, str] = field(default_factory=dict)  # CRC-32 of each block of each file (``blocks.py``)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> About:
@@ -67,6 +69,13 @@ class About:
             and set(self.bytes) == set(self.sha256) == set(ARRAYS)
             and _all(self.bytes.values(), int)
             and _all(self.sha256.values(), str)
+            and (self.layout == WITHOUT_BLOCKS or self._has_blocks)
+        )
+
+    @property
+    def _has_blocks(self) -> bool:
+        return set(self.blocks) == set(ARRAYS) and all(
+            len(self.blocks[file]) == digits_of(self.bytes[file]) for file in ARRAYS
         )
 
     @property
@@ -112,9 +121,20 @@ class CachedSet:
         mapped: Pixels = self._map(f"{part}-images.npy", (n, *self.about.shape), np.dtype(np.uint8))
         return mapped
 
+    def image_check(self, part: str) -> BlockCheck:
+        """Of the file that ``images`` maps."""
+        file, n, about = f"{part}-images.npy", sum(getattr(self.about, part)), self.about
+        damaged = partial(corrupt, about.name, self.folder / file)
+        digests = about.blocks.get(file, "")
+        return BlockCheck(self.folder / file, n, math.prod(about.shape), digests, about.sha256[file], damaged)
+
     def labels(self, part: str) -> Labels:
-        n = sum(getattr(self.about, part))
-        return np.array(self._map(f"{part}-labels.npy", (n,), np.dtype(np.int64)))
+        """Read whole, and checked."""
+        file, n = f"{part}-labels.npy", sum(getattr(self.about, part))
+        labels = np.array(self._map(file, (n,), np.dtype(np.int64)))
+        if hashlib.sha256((self.folder / file).read_bytes()).hexdigest() != self.about.sha256[file]:
+            raise corrupt(self.about.name, self.folder / file, OTHER_SHA256)
+        return labels
 
     def _map(self, file: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         path = self.folder / file
@@ -122,7 +142,7 @@ class CachedSet:
             if problem := self.file_problem(file):
                 raise ValueError(problem)
             array = np.load(path, mmap_mode="c")
-        except (OSError, ValueError, EOFError) as error:
+        except Exception as error:  # NumPy parses the header as Python: any kind of error
             raise corrupt(self.about.name, path, str(error)) from None
         if array.shape != shape or array.dtype != dtype:
             raise corrupt(self.about.name, path, f"{array.dtype} {list(array.shape)} instead of {dtype} {list(shape)}")
@@ -191,10 +211,12 @@ def absent(name: str) -> BadInput:
 def _described(name: str, folder: Path) -> CachedSet:
     file = folder / "about.json"
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = read_json(file)
         layout = values.get("layout")
-        about = About.from_mapping(values) if layout == LAYOUT else None
+        about = About.from_mapping(values) if layout in (LAYOUT, WITHOUT_BLOCKS) else None
         sound = about is not None and about.is_sound
+    except Damaged as error:
+        raise corrupt(name, file, error.why) from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise corrupt(name, file, str(error)) from None
     if about is None:
@@ -219,7 +241,7 @@ def own_names() -> list[str]:
 
 def aside(place: Path) -> Path:
     """Where an earlier data set lies while a new one takes its place: another name in the same folder."""
-    return place.with_name(f".{place.name}.{os.getpid()}.old.part")
+    return place.with_name(f".{place.name}.{this_process()}.old.part")
 
 
 def put_back(name: str = "*") -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gcr.data.blocks import OTHER_SHA256
 from gcr.data.cache import ARRAYS, PARTS, CachedSet, corrupt, described
 from gcr.data.catalog import find
 from gcr.data.source import block_rows, check_counts, counts
@@ -46,7 +47,7 @@ def _hash_problem(cached: CachedSet, file: str, progress: Progress) -> str:
     if problem := cached.file_problem(file):
         return str(corrupt(about.name, path, problem))
     if file_sha256(path, f"{about.name}: reading {file}", progress) != about.sha256[file]:
-        return str(corrupt(about.name, path, "its SHA-256 is not the one taken at import"))
+        return str(corrupt(about.name, path, OTHER_SHA256))
     return ""
 
 

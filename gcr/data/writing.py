@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gcr
+from gcr.data.blocks import BlockDigests
 from gcr.data.cache import LAYOUT, About, aside, data_root, put_back
 from gcr.data.pictures import BadPictures, Tally
 from gcr.data.source import Part, Pixels, Source, counts, times
+from gcr.files import is_left, sync_folder, this_process, write_json
 from gcr.settings import BadInput
 
 Progress = Callable[[str, int, int], None]  # what, how much is done, of how much
@@ -35,7 +38,7 @@ def no_progress(what: str, done: int, total: int) -> None:
 def write_set(name: str, format_name: str, source: Source, progress: Progress = no_progress) -> About:
     """Write the data set and put it in the place of an earlier one of that name."""
     root = data_root()
-    folder = root / f".{name}.{os.getpid()}.part"
+    folder = root / f".{name}.{this_process()}.part"
     try:
         root.mkdir(parents=True, exist_ok=True)
         put_back()  # before what is left over is dropped
@@ -44,8 +47,9 @@ def write_set(name: str, format_name: str, source: Source, progress: Progress = 
         folder.mkdir()
         _check_space(folder, source)
         about = _write_arrays(folder, name, format_name, source, progress)
-        (folder / "about.json").write_text(about.to_json(), encoding="utf-8")
+        write_json(folder / "about.json", asdict(about))
         _replace(folder, root / name)
+        sync_folder(root)
     except OSError as error:
         raise BadInput(f"cannot write to {root} ({error.strerror or error}); set GCR_DATA to another folder") from None
     finally:
@@ -55,6 +59,7 @@ def write_set(name: str, format_name: str, source: Source, progress: Progress = 
 
 def _write_arrays(folder: Path, name: str, format_name: str, source: Source, progress: Progress) -> About:
     sha256: dict[str, str] = {}
+    digests: dict[str, str] = {}  # of blocks
     bad = Tally()
     histogram = Histogram(source.shape[0])
     total = len(source.train.labels) + len(source.test.labels)
@@ -72,11 +77,13 @@ def _write_arrays(folder: Path, name: str, format_name: str, source: Source, pro
     for part_name, part in (("train", source.train), ("test", source.test)):
         n, file = len(part.labels), f"{part_name}-images.npy"
         try:
-            sha256[file] = write_array(folder / file, (n, *source.shape), "|u1", passing(part, part_name == "train"))
+            images = passing(part, part_name == "train")
+            sha256[file], digests[file] = write_array(folder / file, (n, *source.shape), "|u1", images)
         except BadPictures as error:  # reported together with those of the other part
             bad.add(error.tally.first, error.tally.n)
         file = f"{part_name}-labels.npy"
-        sha256[file] = write_array(folder / file, (n,), "<i8", iter([part.labels.astype("<i8")]))
+        labels = iter([part.labels.astype("<i8")])
+        sha256[file], digests[file] = write_array(folder / file, (n,), "<i8", labels)
     bad.check()
     n_classes = len(source.class_names)
     return About(
@@ -92,14 +99,16 @@ def _write_arrays(folder: Path, name: str, format_name: str, source: Source, pro
         std=histogram.std,
         sha256=sha256,
         bytes={file: (folder / file).stat().st_size for file in sha256},
+        blocks=digests,
     )
 
 
-def write_array(path: Path, shape: tuple[int, ...], dtype: str, blocks: Iterator[NDArray[Any]]) -> str:
-    """Write blocks of rows as one .npy file of the stated shape and return the file's SHA-256."""
+def write_array(path: Path, shape: tuple[int, ...], dtype: str, blocks: Iterator[NDArray[Any]]) -> tuple[str, str]:
+    """Write blocks of rows as one .npy file of the stated shape; its SHA-256, and the digests of its blocks."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
-    digest = hashlib.sha256(header.getvalue())
+    digest, digests = hashlib.sha256(header.getvalue()), BlockDigests()
+    digests.add(header.getvalue())
     rows = 0
     with open(path, "wb") as file:
         file.write(header.getvalue())
@@ -108,13 +117,14 @@ def write_array(path: Path, shape: tuple[int, ...], dtype: str, blocks: Iterator
                 raise BadInput(f"images must be of {times(shape[1:])}, got one of {times(block.shape[1:])}")
             content = np.ascontiguousarray(block).data
             digest.update(content)
+            digests.add(content)
             file.write(content)
             rows += len(block)
         file.flush()
         os.fsync(file.fileno())
     if rows != shape[0]:
         raise BadInput(f"there are {shape[0]} labels, but {rows} images; the files are damaged")
-    return digest.hexdigest()
+    return digest.hexdigest(), digests.text()
 
 
 class Histogram:
@@ -172,7 +182,7 @@ def _replace(new: Path, place: Path) -> None:
 
 
 def _drop_leftovers(root: Path) -> None:
-    """What imports that were killed left behind. One that still runs has touched its folder within the week."""
+    """What imports that were killed left behind. One of another machine has touched its folder within the week."""
     for folder in root.glob(".*.part"):
-        if folder.is_dir() and time.time() - folder.stat().st_mtime > LEFTOVER_SECONDS:
+        if folder.is_dir() and (is_left(folder.name) or time.time() - folder.stat().st_mtime > LEFTOVER_SECONDS):
             shutil.rmtree(folder, ignore_errors=True)

@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 import gcr
+from gcr.files import sync_folder, write_whole
 from gcr.settings import BadInput
 
 FORMAT = 1  # raised when an older gcr could not read a newer state
@@ -73,7 +74,7 @@ class StateFolder:
                 part.mkdir()
                 _write_version(part, about, tensors)
                 part.rename(self._folder(number))
-                _sync_folder(self.path)
+                sync_folder(self.path)
             except OSError as error:
                 raise self._unwritable(error) from None
             finally:
@@ -210,7 +211,7 @@ class StateFolder:
         """By a rename first: a version never lacks a part of itself."""
         aside = self.path / f".version-{number:04d}.{os.getpid()}.old.part"
         self._folder(number).rename(aside)
-        _sync_folder(self.path)
+        sync_folder(self.path)
         shutil.rmtree(aside, ignore_errors=True)
 
     def _sweep(self) -> None:
@@ -232,9 +233,8 @@ def _write_version(folder: Path, about: Mapping[str, Any], tensors: Mapping[str,
         "about": dict(about),
     }
     values = json.loads(json.dumps(values))  # as it will be read: keys are text, tuples are lists
-    _write_file(folder / TENSORS, content)
-    _write_file(folder / ABOUT, (json.dumps(values | {"sha256": _own_hash(values)}, indent=1) + "\n").encode())
-    _sync_folder(folder)
+    write_whole(folder / TENSORS, content)
+    write_whole(folder / ABOUT, (json.dumps(values | {"sha256": _own_hash(values)}, indent=1) + "\n").encode())
 
 
 def _read_version(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -279,23 +279,6 @@ def _content(file: Path) -> bytes:
 
 def _own_hash(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":  # elsewhere a folder cannot be opened
-        return
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _is_same(file: Path, number: int) -> bool:

@@ -1,8 +1,8 @@
 """Packed runs: the finished runs of a study in one gzipped JSON-lines file, small enough for a repository.
 
 The first line is ``{"format": "gcr-runs", "version": 1}``. Each further line is a run: ``path`` (as
-``run-name/seed-0``), ``experiment``, ``result`` and, where they were kept, ``metrics``. Readers treat the file as a
-folder: ``online.jsonl.gz/run-name/seed-0``. Equal runs give equal bytes.
+``run-name/seed-0``), ``experiment``, ``result``, where they were kept ``metrics``, and a digest of the line. Readers
+treat the file as a folder: ``online.jsonl.gz/run-name/seed-0``. Equal runs give equal bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gcr.files import json_bytes, parse_json
 from gcr.settings import BadInput
 
 SUFFIX = ".jsonl.gz"
@@ -94,9 +95,9 @@ def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
         if not line:
             continue
         try:
-            values = json.loads(line)
+            values = parse_json(line + b"\n", file)
             name = _run_name(values, seen)
-        except (ValueError, RecursionError) as error:
+        except BadInput as error:
             bad.append(BadLine(number, str(error)))
             continue
         seen.add(name)
@@ -106,12 +107,12 @@ def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
 
 def packed_bytes(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> bytes:
     """A packed file of runs: their names, and their lines without the name."""
-    lines = [json.dumps({"format": FORMAT, "version": VERSION})]
+    lines = [json.dumps({"format": FORMAT, "version": VERSION}).encode() + b"\n"]
     for name, values in sorted(runs, key=lambda run: run[0].split("/")):
-        lines.append(json.dumps({"path": name} | dict(values), separators=(",", ":")))
+        lines.append(json_bytes({"path": name} | dict(values), indent=None))
     whole = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=whole, compresslevel=9, mtime=0) as file:
-        file.write("".join(f"{line}\n" for line in lines).encode())
+        file.write(b"".join(lines))
     return whole.getvalue()
 
 
@@ -127,9 +128,7 @@ def _check_header(file: Path, line: bytes) -> None:
         raise BadFile(file, why, "install a newer gcr")
 
 
-def _run_name(values: Any, seen: set[str]) -> str:
-    if not isinstance(values, dict):
-        raise BadInput(f"a run must be a JSON object, got {type(values).__name__}")
+def _run_name(values: dict[str, Any], seen: set[str]) -> str:
     name = values.get("path")
     parts = name.split("/") if isinstance(name, str) else []
     if not isinstance(name, str) or len(parts) < 2 or not {"", ".", ".."}.isdisjoint(parts):

@@ -5,6 +5,8 @@ What is dropped or mislabelled is drawn with fixed seeds, the same for every run
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -38,7 +40,7 @@ def mislabelled(train: Images, tasks: Tasks, share: float) -> Images:
             others = np.array(classes[:place] + classes[place + 1 :])
             if len(others):
                 noisy[rows] = np.random.default_rng([NOISE_SEED, label]).choice(others, len(rows))
-    return Images(train.pixels, torch.from_numpy(noisy), train.resident, train.rows)
+    return replace(train, labels=torch.from_numpy(noisy))
 
 
 def _keep(train: Images, shares: dict[int, float], seed: int) -> Images:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gcr.augment import Views
+from gcr.data.blocks import BlockCheck
 from gcr.memory import Policy
 from gcr.settings import BadInput
 
@@ -24,6 +25,7 @@ class Images:
     labels: Tensor  # [n] int64
     resident: bool = True  # whether the pixels move to the device with the labels
     rows: Tensor | None = None  # where each label's pixels lie, on the host; None: in the same order
+    check: BlockCheck | None = None  # of the file: in the background where pixels are resident, else as they are read
 
     def __post_init__(self) -> None:
         pixels, labels = self.pixels, self.labels
@@ -49,7 +51,15 @@ class Images:
 
     def pixels_of(self, rows: Tensor | slice) -> Tensor:
         """The pixels of some examples, wherever they lie."""
-        return self.pixels[rows if self.rows is None else self.rows[rows]]
+        rows = rows if self.rows is None else self.rows[rows]
+        if self.check is not None and not self.resident:
+            self.check.check_rows(rows.numpy() if isinstance(rows, Tensor) else rows)
+        return self.pixels[rows]
+
+    def wait_checked(self) -> None:
+        """Until resident pixels are proved to be those of the file; an error if they are not."""
+        if self.check is not None and self.resident:
+            self.check.wait()
 
 
 @dataclass(frozen=True)

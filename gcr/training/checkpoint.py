@@ -48,7 +48,7 @@ class Checkpoints:
                 self._refuse_another(file, about["identity"])
                 _check(file, about, tensors, state)
             except (OSError, Damaged) as error:
-                remarks.append(f"{file} is not a whole checkpoint ({error}); going back to the one before it")
+                remarks.append(f"{file} is not a complete checkpoint ({error}); going back to the one before it")
                 continue
             for name, tensor in state.tensors():
                 tensor.copy_(tensors[name])

@@ -198,6 +198,7 @@ class Run:
             yield True
         yield from self._device_done()
         self._refuse_diverged()
+        self._refuse_damaged_data()
         trained_on = len(stage.rows) * repeats
         loss, right = float(state.loss_sum) / trained_on, int(state.correct)
         seconds = time.perf_counter() - began
@@ -283,10 +284,16 @@ class Run:
         if not bool(get_total_norm([p.detach() for p in self.state.net.parameters()]).isfinite()):
             raise Diverged(f"weights are NaN or inf {when}; try a smaller lr")
 
+    def _refuse_damaged_data(self) -> None:
+        """Before anything computed from it is kept. Only the first time may take a moment."""
+        self.scenario.train.wait_checked()
+        self.scenario.test.wait_checked()
+
     def _save(self) -> None:
         """A state whose loss is NaN or inf is never saved: the last good checkpoint stays."""
         if self.checkpoints is not None:
             self._refuse_diverged()
+            self._refuse_damaged_data()
             self._count_seconds()
             self.checkpoints.save(self.state)
 

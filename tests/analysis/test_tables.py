@@ -129,8 +129,8 @@ RESULT = {"class_il": WHOLE, "task_il": WHOLE, "seconds": 2.0, "steps": 9, "devi
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "JSONDecodeError"),
-        ("[]", "result must be a JSON object, got list"),
+        ("", "result.json is damaged: no JSON"),
+        ("[]", "result.json is damaged: must be a JSON object, got list"),
         (json.dumps({"class_il": {}}), "result lacks task_il"),
         (json.dumps(RESULT | {"class_il": WHOLE | {"accuracy": None}}), "class_il.accuracy must be of kind float"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"forgetting": "low"}}), "task_il.forgetting must be a finite number"),
@@ -150,6 +150,19 @@ def test_a_bad_result_is_named_skipped_and_counted(tmp_path, text, why):
     assert named.path == bad.path
     assert why in str(named)
     assert runs.notes == ["1 result that cannot be read is left out: seq-digits-er-k100/seed-1"]
+
+
+@pytest.mark.parametrize("file", ["result.json", "experiment.json"])
+def test_a_flipped_bit_anywhere_leaves_the_run_out(tmp_path, file):
+    put(tmp_path, "er", 0, 10.0)
+    bad = put(tmp_path, "er", 1, 12.0).path / file
+    whole = bad.read_bytes()
+    for place in range(0, len(whole), 7):
+        bad.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        runs = read_runs(tmp_path)
+        assert [group.seeds for group in runs.groups] == [[0]], place
+        assert str(runs.unreadable[0]).startswith(f"{bad.parent} cannot be read ({file} is damaged: ")
+        assert runs.notes == ["1 result that cannot be read is left out: seq-digits-er-k100/seed-1"]
 
 
 def test_a_bad_experiment_is_skipped_too(tmp_path):

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 import warnings
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,13 +14,18 @@ import made_data as made
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gcr.data import blocks, data_root, is_cached, open_cached, own_names, writing
 from gcr.data import cache as cache_room
-from gcr.data import data_root, is_cached, open_cached, own_names, writing
 from gcr.data.catalog import CATALOG
 from gcr.data.check import check_set
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
+from gcr.files import read_json
+from gcr.scenarios.datasets import cached as cached_scenarios
+from gcr.scenarios.datasets.cached import load_cached
 from gcr.settings import BadInput
 
 
@@ -121,6 +127,93 @@ def test_one_changed_byte_is_found(cache, file):
         f"{cache / 'letters' / file} is damaged (its SHA-256 is not the one taken at import); "
         "create it again with: gcr data import letters PATH"
     )
+
+
+def flip(file, place, bit=0):
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1 << bit
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_labels_are_checked_whenever_they_are_read(cache, part):
+    write_set("letters", "made", source()[0])
+    file = cache / f"letters/{part}-labels.npy"
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        flip(file, place, place % 8)
+        with pytest.raises(BadInput, match=f"{part}-labels.npy is damaged .* create it again with: gcr data import"):
+            load_cached("letters")
+        file.write_bytes(whole)
+    load_cached("letters")
+
+
+@pytest.mark.parametrize("layout", [1, 2])
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_resident_images_are_checked_in_the_background(cache, part, layout):
+    write_set("letters", "made", source()[0])
+    if layout == 1:
+        as_of_gcr_0_2_0(cache / "letters")
+    file = cache / f"letters/{part}-images.npy"
+    for place in (20, 128, -1):
+        flip(file, place)
+        with pytest.raises(BadInput, match=f"{part}-images.npy is damaged .* create it again"):
+            load_and_check()
+        flip(file, place)
+    load_and_check()
+
+
+def load_and_check():
+    for images in load_cached("letters"):
+        images.wait_checked()
+
+
+def as_of_gcr_0_2_0(folder):
+    """Without digests."""
+    about = read_json(folder / "about.json")
+    del about["blocks"]
+    (folder / "about.json").write_text(json.dumps(about | {"layout": 1}, indent=2) + "\n")
+
+
+def test_images_on_disk_are_checked_block_by_block_as_they_are_read(cache, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 150)
+    monkeypatch.setattr(cached_scenarios, "RESIDENT_BYTES", 0)
+    made_source, (pixels, _), _ = source()  # 18 images of 40 bytes behind a header of 128
+    write_set("letters", "made", made_source)
+    flip(cache / "letters/train-images.npy", 128 + 40 * 9 + 39)  # in image 9 and in the block of bytes 450 to 599
+    train, _ = load_cached("letters")
+    train.wait_checked()
+    for rows in (torch.tensor([0, 3, 7]), slice(12, 18), torch.tensor([17])):
+        assert torch.equal(train.pixels_of(rows), torch.from_numpy(pixels)[rows])
+    for rows in (torch.tensor([0, 9]), slice(8, 9), torch.tensor([11])):
+        with pytest.raises(BadInput, match=r"train-images.npy is damaged \(150 bytes from byte 450 on are not"):
+            train.pixels_of(rows)
+    with pytest.raises(BadInput, match="is damaged"):
+        train.part(torch.arange(8, 12)).pixels_of(torch.tensor([1]))
+
+
+@given(sizes=st.lists(st.integers(0, 25), max_size=6))
+def test_digests_of_blocks_do_not_depend_on_how_they_are_written(sizes):
+    content = bytes(range(256))[: sum(sizes)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blocks, "BLOCK_BYTES", 10)
+        digests = blocks.BlockDigests()
+        for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+            digests.add(content[end - size : end])
+        text = digests.text()
+        assert len(text) == blocks.digits_of(len(content))
+    assert text == "".join(f"{zlib.crc32(content[n : n + 10]):08x}" for n in range(0, len(content), 10))
+
+
+def test_every_flipped_bit_of_the_description_is_named(cache):
+    write_set("letters", "made", source()[0])
+    file = cache / "letters/about.json"
+    whole = file.read_bytes()
+    for place in range(0, len(whole), 9):
+        flip(file, place, place % 8)
+        with pytest.raises(BadInput, match=r"about\.json is damaged .* create it again"):
+            open_cached("letters")
+        file.write_bytes(whole)
 
 
 def test_truncated_and_missing_files_are_named_when_opened(cache):

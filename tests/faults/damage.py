@@ -91,16 +91,15 @@ def make_unfinished() -> None:
     """A run that was killed when most of it was done, with its checkpoints."""
     make_cache()
     folder = Path.cwd()
+    log = folder.with_name(f"{folder.name}-events")
 
     def count() -> int:
-        layer = Layer(folder, log=folder / "events")
-        layer.install(steps=True)
+        Layer(folder, log=log).install(steps=True)
         return command(TRAIN)
 
     assert in_child(count, folder).code == 0
-    total = int((folder / "events").read_bytes())
+    total = int(log.read_bytes())
     shutil.rmtree("runs")
-    (folder / "events").unlink()
 
     def work() -> int:
         Layer(folder, KILL, 3 * total // 4).install(steps=True)

@@ -12,6 +12,7 @@ import torch
 from conftest import HANG_SECONDS, wait_until
 
 import gcr
+from gcr import files
 from gcr.learner import state_folder
 from gcr.learner.state_folder import Busy, Damaged, StateFolder
 from gcr.settings import BadInput
@@ -184,9 +185,7 @@ def test_a_full_disk_leaves_what_was_there(state, monkeypatch):
             self.file.write(content[:20])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(
-        state_folder, "open", lambda *args: Full(*args) if args[1] == "wb" else real(*args), raising=False
-    )
+    monkeypatch.setattr(files, "open", lambda *args: Full(*args) if args[1] == "wb" else real(*args), raising=False)
     with pytest.raises(BadInput, match=r"No space left on device\); what was saved there before is unchanged"):
         state.write(*content(3))
     monkeypatch.undo()

@@ -1,6 +1,5 @@
 """Runs compared with the paper's cells: which runs count, what is bold, what is missing; and how much is read."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,6 +9,7 @@ from gcr import paper
 from gcr.analysis.formats import markdown
 from gcr.analysis.load import read_runs
 from gcr.analysis.tables import sheets as plain_sheets
+from gcr.files import json_bytes
 from gcr.paper.compare_to_paper import compare, records, sheets, verdict_notes
 from gcr.runs.folder import RunFolder
 
@@ -23,8 +23,8 @@ def put(out, experiment, name, class_il, task_il=50.0, n_tasks=5, forgetting=20.
         for protocol, value in (("class_il", class_il), ("task_il", task_il))
     }
     result = protocols | {"seconds": 1.0, "steps": 1, "device": "cpu", "versions": {}, "selections": []} | more
-    (folder.path / "experiment.json").write_text(experiment.to_json())
-    (folder.path / "result.json").write_text(json.dumps(result, indent=2))
+    (folder.path / "experiment.json").write_bytes(json_bytes(experiment.to_dict()))
+    (folder.path / "result.json").write_bytes(json_bytes(result))
 
 
 def cell_of(table, method, protocol="class-il", scenario="seq-cifar10", buffer=500, metric="accuracy"):

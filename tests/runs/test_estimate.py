@@ -1,13 +1,12 @@
 """How long runs will take: measured once, kept, and never more than was allowed."""
 
-import json
-
 import pytest
 import torch
 from conftest import HANG_SECONDS
 from made_runs import finish
 
 from gcr.experiments.experiment import compose
+from gcr.files import read_json
 from gcr.runs import estimate
 from gcr.runs.estimate import Estimator, shape_and_examples
 from gcr.runs.folder import RunFolder
@@ -32,7 +31,7 @@ def test_kinds_are_measured_once_and_kept(tmp_path):
     estimator.measure(experiments, HANG_SECONDS)
     assert len(estimator.steps) == 5
     assert all(seconds > 0 for seconds in estimator.steps.values())
-    assert json.loads((tmp_path / "estimate.json").read_text()) == estimator.steps
+    assert read_json(tmp_path / "estimate.json") == estimator.steps
     again = estimator_in(tmp_path)
     again.measure(experiments, HANG_SECONDS)
     assert again.steps == estimator.steps

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from gcr.experiments.experiment import Experiment, compose
+from gcr.experiments.experiment import compose
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job, run_job
 from gcr.runs.provenance import source
@@ -24,7 +24,7 @@ def finished(tmp_path):
 def test_files_of_a_finished_run(finished):
     path = finished.folder.path
     assert path.parts[-2:] == ("seq-digits-gcr-k20", "seed-0")
-    assert Experiment.from_json((path / "experiment.json").read_text()) == finished.experiment
+    assert finished.folder.experiment() == finished.experiment
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert [line["stage"] for line in lines] == [0, 1, 2, 3, 4]
     assert {"loss", "accuracy", "seconds"} <= lines[0].keys()

@@ -52,7 +52,7 @@ def test_paths_lead_into_the_file(tmp_path):
     [
         ("{", "Expecting property name"),
         ("[" * 100_000, "recursion"),
-        ([1], "a run must be a JSON object, got list"),
+        ([1], "must be a JSON object, got list"),
         ({"experiment": {}}, "path must be like run-name/seed-0, got None"),
         (LINE | {"path": "seed-0"}, "path must be like run-name/seed-0"),
         (LINE | {"path": "/etc/seed-0"}, "path must be like"),

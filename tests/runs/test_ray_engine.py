@@ -27,7 +27,7 @@ from gcr.settings import BadInput
 
 pytest.importorskip("ray")
 
-MEASURED = {"seconds", "finished", "peak_bytes"}
+MEASURED = {"seconds", "finished", "peak_bytes", "digest"}
 exec(SLOW_CLOCK)  # of clusters that this process begins
 
 

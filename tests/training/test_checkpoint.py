@@ -5,9 +5,12 @@ import named
 import pytest
 import torch
 from conftest import make_scenario
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from named import Training
 
 from gcr import training as core
+from gcr.files import read_tensors, tensor_bytes
 from gcr.memory import Policy
 from gcr.methods import Er, Gcr
 from gcr.select import GradApprox
@@ -147,21 +150,15 @@ def test_the_header_is_json(tmp_path):
 
 
 def rewritten(file, change):
-    from safetensors.torch import load, save_file
-
-    with open(file, "rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        header = json.loads(opened.read(length))["__metadata__"]
-    tensors = load(file.read_bytes())
-    about = json.loads(header["gcr"])
+    """With a right digest of what is wrong."""
+    about, tensors = read_tensors(file)
     change(about, tensors)
-    save_file(tensors, file, {"gcr": json.dumps(about)})
+    file.write_bytes(tensor_bytes(tensors, about))
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda about, tensors: tensors["net.head.weight"].add_(1e-3), "its checksum is wrong"),
         (lambda about, tensors: tensors.pop("step"), "step is missing or of another shape"),
         (
             lambda about, tensors: tensors.update({"memory.label": torch.zeros(3)}),
@@ -177,6 +174,35 @@ def test_a_damaged_checkpoint_changes_nothing_and_gives_way(tmp_path, change, wo
     run = new_run(tmp_path)
     assert run.state.steps == 3
     assert words in run.remarks[0]
+
+
+@given(data=st.data())
+@settings(max_examples=30)
+def test_a_flipped_bit_anywhere_gives_way_to_the_checkpoint_before(two_checkpoints, data):
+    newest, whole = two_checkpoints
+    place = data.draw(st.one_of(st.integers(0, 900), st.integers(0, len(whole) - 1)))  # the header counts as much
+    newest.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << data.draw(st.integers(0, 7))]) + whole[place + 1 :])
+    run = new_run(newest.parent)
+    assert run.state.steps == 3
+    assert f"{newest} is not a complete checkpoint" in run.remarks[0]
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    train_to(new_run(folder), 8)
+    newest = Checkpoints(folder, {}).files()[0]
+    return newest, newest.read_bytes()
+
+
+def test_a_checkpoint_without_a_digest_goes_on(tmp_path):
+    from safetensors.torch import save_file
+
+    train_to(new_run(tmp_path), 8)
+    newest = Checkpoints(tmp_path, {}).files()[0]
+    about, tensors = read_tensors(newest)
+    save_file(tensors, newest, {"gcr": json.dumps(about)})
+    assert new_run(tmp_path).state.steps == 6
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):

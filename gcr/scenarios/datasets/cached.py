@@ -16,8 +16,8 @@ def load_cached(name: str) -> tuple[Images, Images]:
 
 
 def _images(cached: CachedSet, part: str) -> Images:
-    return Images(
-        torch.from_numpy(cached.images(part)),
-        torch.from_numpy(cached.labels(part)),
-        resident=cached.about.images_bytes <= RESIDENT_BYTES,
-    )
+    resident = cached.about.images_bytes <= RESIDENT_BYTES
+    pixels, labels, check = cached.images(part), cached.labels(part), cached.image_check(part)
+    if resident:
+        check.start()
+    return Images(torch.from_numpy(pixels), torch.from_numpy(labels), resident=resident, check=check)
