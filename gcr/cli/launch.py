@@ -51,7 +51,8 @@ def train_and_show(
     if waiting:
         with RunProgress(waiting, err) as progress:
             ending = run_all(waiting, progress.listen, how)
-    runs = group_runs(job.folder for job in jobs if job.folder.finished)
+    done = [job.folder for job in jobs if job.folder.finished]
+    runs = group_runs(done, [job.folder for job in jobs if job.folder.ended and job.folder not in done])
     warn_of_unreadable(runs)
     if runs.groups:
         words = ", ".join(f"{name}={value}" for name, value in (given or {}).items())

@@ -56,7 +56,7 @@ class RunFolder:
 
     @property
     def failure(self) -> str | None:
-        """Why a trial failed for good; None: it did not."""
+        """Why the run diverged; None: it did not."""
         try:
             return str(read_json(self.path / FAILURE)["error"])
         except FileNotFoundError:
@@ -69,7 +69,7 @@ class RunFolder:
         return self.finished or (self.path / FAILURE).exists()
 
     def fail(self, error: str) -> None:
-        """A trial that diverged would diverge again: write that down."""
+        """A run that diverged would diverge again: write that down, for tables and searches."""
         with suppress(FileNotFoundError):  # another process has begun it meanwhile, and will come to the same end
             write_json(self.path / FAILURE, {"error": error})
 
@@ -164,6 +164,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         for left in self.path.glob(".*.part"):  # of a process that was killed while it wrote: only ours has the lock
             left.unlink(missing_ok=True)
+        (self.path / FAILURE).unlink(missing_ok=True)
         if fresh:
             self._drop_checkpoints()
         write_json(self.path / "experiment.json", experiment.to_dict())
@@ -243,4 +244,11 @@ def finished_runs(folder: Path) -> Iterator[RunFolder]:
     """All finished runs below ``folder``, in the order of their paths; trials only where it is theirs."""
     for file in sorted(folder.rglob("result.json")):
         if TRIALS not in file.relative_to(folder).parts and (file.parent / "experiment.json").exists():
+            yield RunFolder(file.parent)
+
+
+def diverged_runs(folder: Path) -> Iterator[RunFolder]:
+    """All runs below ``folder`` that diverged; trials only where it is theirs."""
+    for file in sorted(folder.rglob(FAILURE)):
+        if TRIALS not in file.relative_to(folder).parts and not RunFolder(file.parent).finished:
             yield RunFolder(file.parent)
