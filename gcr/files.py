@@ -238,18 +238,11 @@ def _digest(content: bytes, place: re.Match[bytes]) -> bytes:
     return hashlib.sha256(b"".join((before, zeros, after))).hexdigest().encode()
 
 
-_noticed = False
+unchecked: list[str] = []  # files without a digest that this command has read
 
 
 def _notice_unchecked(file: str | Path) -> None:
     """Once in a command."""
-    global _noticed
-    if not _noticed:
+    if not unchecked:
         log.warning("%s carries no digest, being of an older gcr; it and others like it are read unchecked", file)
-    _noticed = True
-
-
-def notice_again() -> None:
-    """For the next command of this process."""
-    global _noticed
-    _noticed = False
+    unchecked.append(str(file))

@@ -84,7 +84,7 @@ def test_a_text_that_looks_like_a_digest_is_only_text():
 def test_files_of_an_older_gcr_load_with_one_line(caplog):
     from safetensors.torch import save
 
-    files.notice_again()
+    files.unchecked.clear()
     with caplog.at_level(logging.WARNING):
         assert parse_json(json.dumps(VALUES).encode(), "old/result.json") == VALUES
         assert parse_json(b'{"a": 1}', "old/other.json") == {"a": 1}

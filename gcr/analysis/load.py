@@ -247,10 +247,10 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
     for rows in groups.values():
         rows.sort(key=lambda row: row[1].seed)
     failed = Counter(run.path.parent for run in diverged)
-    found = [
-        Group(*(list(column) for column in zip(*rows, strict=True)), diverged=failed[folder])
-        for (folder, _), rows in groups.items()
-    ]
+    found = []
+    for (folder, _), rows in groups.items():
+        runs, experiments, results = (list(column) for column in zip(*rows, strict=True))
+        found.append(Group(runs, experiments, results, failed[folder]))
     return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable, [*diverged])
 
 

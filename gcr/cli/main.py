@@ -37,7 +37,7 @@ from gcr.cli.options import (
 )
 from gcr.cli.parse import read_buffers, read_pack, read_seeds, read_settings, read_variants, read_words
 from gcr.cli.reproduce import reproduce, sweep
-from gcr.cli.results import results_app
+from gcr.cli.results import results_app, verify
 from gcr.cli.update import COMMANDS
 from gcr.settings import BadInput, unknown
 
@@ -55,7 +55,7 @@ app = typer.Typer(
 def run_cli(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 ok, 1 a run failed, 2 bad usage, 130 or 143 stopped by a signal."""
     launch.words[:] = sys.argv[1:] if arguments is None else arguments
-    files.notice_again()
+    files.unchecked.clear()
     try:
         returned: object = app(arguments, standalone_mode=False)
         return returned if isinstance(returned, int) else 0
@@ -385,7 +385,7 @@ def report(
     out.print(f"report: {written}", highlight=False, soft_wrap=True)
 
 
-for command in (reproduce, sweep, *COMMANDS):
+for command in (reproduce, sweep, verify, *COMMANDS):
     app.command()(command)
 for listed in LISTS:
     app.command(listed)(LISTS[listed])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gcr.cli.console import out, print_names, warn_of_unreadable
+from gcr.cli.console import err, out, print_names, warn_of_unreadable
 from gcr.cli.options import RunsArgument
 from gcr.settings import BadInput
 
@@ -71,3 +71,32 @@ def list_runs(path: RunsArgument) -> None:
     warn_of_unreadable(runs)
     rows = sorted((str(group.folder), group.experiment.label, str(len(group.seeds))) for group in runs.groups)
     print_names("path", rows, third="seeds")
+
+
+def verify(
+    path: Annotated[Path, typer.Argument(help="Runs, packed results, a cache of data sets, or a state.")],
+) -> int:
+    """Check every file at PATH against its digest and name what is damaged. Changes nothing.
+
+    Exit code 1 if anything is damaged.
+
+    Examples:
+
+    `gcr verify runs`
+
+    `gcr verify ~/.cache/gcr`
+    """
+    from gcr.analysis.verify import verify as check_files
+
+    checked = []
+    for one in check_files(path):
+        checked.append(one)
+        if one.damage:
+            err.print(f"{one.path}: {one.damage}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if not checked:
+        raise BadInput(f"nothing to check at {path}; give a folder of runs, a cache of data sets or a state")
+    damaged = sum(bool(one.damage) for one in checked)
+    old = sum(not one.has_digest for one in checked)
+    without = f"; {old} of an older gcr carry no digest" if old else ""
+    out.print(f"{path}: {len(checked)} checked, {damaged} damaged{without}", highlight=False, soft_wrap=True)
+    return int(damaged > 0)

@@ -196,6 +196,11 @@ def described(name: str) -> CachedSet:
     return _described(name, data_root() / name)
 
 
+def described_at(folder: Path) -> CachedSet:
+    """The same for a folder, in whatever cache it lies."""
+    return _described(folder.resolve().name, folder)
+
+
 def absent(name: str) -> BadInput:
     """The error for a data set that is not there: a mistyped name, one to get, or one that cannot be put back."""
     if left := _left_aside(name):

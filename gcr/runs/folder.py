@@ -76,7 +76,12 @@ class RunFolder:
     @property
     def saved(self) -> bool:
         """Whether there is a checkpoint to go on from."""
-        return any(self.path.glob("checkpoint-*.safetensors"))
+        return bool(self.newest_checkpoint)
+
+    @property
+    def newest_checkpoint(self) -> str:
+        """Its name, which says the number of steps; empty: none."""
+        return max((file.name for file in self.path.glob("checkpoint-*.safetensors")), default="")
 
     def check(self, experiment: Experiment) -> None:
         """Refuse a folder that holds another experiment. Changes nothing."""
@@ -193,12 +198,12 @@ class RunFolder:
         for file in self.path.glob("checkpoint-*.safetensors"):
             file.unlink(missing_ok=True)
 
-    def contents(self, finished: bool) -> dict[str, bytes]:
+    def contents(self, finished: bool, checkpoints: int = 1) -> dict[str, bytes]:
         """What another machine needs of the folder, in the order in which ``receive`` has to write it: the metrics,
-        then the result of a finished run, or else the newest checkpoint."""
+        then the result of a finished run, or else the newest checkpoints."""
         last = ["memory.safetensors", MODEL_FILE, "result.json"]
         if not finished:
-            last = sorted(path.name for path in self.path.glob("checkpoint-*.safetensors"))[-1:]
+            last = sorted(path.name for path in self.path.glob("checkpoint-*.safetensors"))[-checkpoints:]
         # Read backwards: metrics may be newer than the checkpoint, never older.
         read = {name: (self.path / name).read_bytes() for name in last[::-1] if (self.path / name).exists()}
         metrics = self.path / "metrics.jsonl"

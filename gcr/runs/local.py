@@ -23,6 +23,8 @@ from gcr.runs.signals import Stop, signals_held_back, stop_by_signal
 from gcr.settings import BadInput
 from gcr.training.pack import OutOfMemory, run_pack
 
+TRIES = 5  # rounds of worker processes in which no job gets any further
+
 
 def pick_device(name: str) -> torch.device:
     if name == "auto":
@@ -143,17 +145,23 @@ class Inbox:
 
 
 def _run_in_processes(jobs: list[Job], listen: Listener, how: Execution, processes: int) -> Stop:
-    """In worker processes. Jobs that were lost because a process died are tried once more, in new ones."""
+    """In worker processes. Jobs that are lost because a process died are continued in new ones. They are given up
+    where processes die again and again and no job gets any further."""
     waiting = longest_first(jobs)
-    for last_try in (False, True):
+    in_vain = 0
+    while True:
+        before = {number: jobs[number].folder.newest_checkpoint for number in waiting}
         ended, stop = _run_in_workers({number: jobs[number] for number in waiting}, listen, how, processes)
         waiting = [number for number in waiting if number not in ended]
         if not waiting or stop():
-            break
-        if last_try:
+            return stop
+        further = any(jobs[number].folder.newest_checkpoint != before[number] for number in waiting)
+        in_vain = 0 if ended or further else in_vain + 1
+        if in_vain == TRIES:
+            error = f"its worker process died {TRIES} times before it got any further (out of memory?)"
             for number in waiting:
-                listen(Event(number, error="a worker process died twice (out of memory?); try fewer --processes"))
-    return stop
+                listen(Event(number, error=f"{error}; try fewer --processes: the same command continues it"))
+            return stop
 
 
 def _run_in_workers(jobs: dict[int, Job], listen: Listener, how: Execution, processes: int) -> tuple[set[int], Stop]:

@@ -1,13 +1,12 @@
-import os
-import signal
-
 import pytest
 
 from gcr.experiments.experiment import compose
+from gcr.runs import local
 from gcr.runs.engine import run_all
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job
 from gcr.runs.local import pick_device
+from gcr.runs.signals import Stop
 from gcr.settings import BadInput
 
 
@@ -42,26 +41,44 @@ def test_one_failure_does_not_stop_the_others(tmp_path, processes):
     assert todo[2].folder.finished
 
 
-@pytest.mark.slow
-def test_a_worker_that_dies_is_told(tmp_path):
-    todo = jobs(tmp_path, 2)
-    errors = []
+def train_with_workers_that_die(monkeypatch, todo, each_round):
+    """The errors of jobs, and how many rounds of workers there were. ``each_round`` returns the jobs that ended."""
+    rounds, events = [], []
 
-    def kill_the_workers(event):
-        if event.error:
-            errors.append(event.error)
-        elif event.epoch is not None:
-            for pid in children():
-                os.kill(pid, signal.SIGKILL)
+    def workers(jobs, listen, how, processes):
+        rounds.append(set(jobs))
+        return each_round(len(rounds)), Stop()
 
-    assert run_all(todo, kill_the_workers, Execution("cpu", processes=2)).failed >= 1
-    assert all("worker process died" in error for error in errors)
+    monkeypatch.setattr(local, "_run_in_workers", workers)
+    ending = run_all(todo, events.append, Execution("cpu", processes=2))
+    assert ending.failed == len(events)
+    return [event.error for event in events], rounds
 
 
-def children():
-    import multiprocessing
+def test_jobs_whose_workers_die_and_die_are_given_up(tmp_path, monkeypatch):
+    errors, rounds = train_with_workers_that_die(monkeypatch, jobs(tmp_path), lambda number: set())
+    assert len(rounds) == local.TRIES
+    assert errors == 3 * [
+        "its worker process died 5 times before it got any further (out of memory?); try fewer --processes: the same "
+        "command continues it"
+    ]
 
-    return [process.pid for process in multiprocessing.active_children()]
+
+def test_jobs_that_get_further_are_continued_however_often_their_workers_die(tmp_path, monkeypatch):
+    todo = jobs(tmp_path)
+
+    def each_round(number):
+        if number % 4:
+            return set()
+        if number < 20:
+            todo[1].folder.path.mkdir(parents=True, exist_ok=True)
+            (todo[1].folder.path / f"checkpoint-{number:09d}.safetensors").touch()
+            return set()
+        return {number // 4 % 3}
+
+    errors, rounds = train_with_workers_that_die(monkeypatch, todo, each_round)
+    assert errors == []
+    assert (len(rounds), rounds[0], rounds[-1]) == (28, {0, 1, 2}, {1})
 
 
 def test_a_gpu_that_is_not_there():

@@ -83,11 +83,11 @@ def test_a_lost_task_goes_on_from_the_checkpoint_at_home(tmp_path, monkeypatch):
     read, add_epoch = RunFolder.contents, RunFolder.add_epoch
     held, lost = threading.Event(), threading.Event()
 
-    def read_late(folder, finished):
+    def read_late(folder, finished, checkpoints=1):
         """Epochs end meanwhile: the checkpoint is newer than the messages sent so far."""
         before = sorted(folder.path.glob("checkpoint-*"))
         wait_until(lambda: held.is_set() or sorted(folder.path.glob("checkpoint-*")) != before, "another checkpoint")
-        return read(folder, finished)
+        return read(folder, finished, checkpoints)
 
     def end_epoch(folder, epoch):
         add_epoch(folder, epoch)

@@ -28,8 +28,9 @@ from gcr.runs.ray.cluster import Cluster, Request, joined, own_answer_to_sigterm
 from gcr.runs.ray.node import JobFiles, Progress, Task
 from gcr.runs.signals import Stop, stop_by_signal
 from gcr.settings import BadInput
+from gcr.training.checkpoint import KEPT
 
-RETRIES = 3  # of a job whose worker or node died
+RETRIES = 3  # of a job whose worker or node died, before it got any further
 SEND_SECONDS = 60.0  # between a run's checkpoints on their way home
 AUTO_PACK = 16  # jobs of a task on a GPU at most, if --pack does not say; the node finds out how many at a time pay
 LOOK_SECONDS = 1.0  # between looks at the cluster's nodes
@@ -145,7 +146,7 @@ class Dispatch:
     def _job_files(self, number: int) -> JobFiles:
         job = self.jobs[number]
         data = scenarios.entry(job.experiment.scenario).fingerprint
-        return JobFiles(number, job.experiment, data, str(job.folder.path), job.folder.contents(finished=False))
+        return JobFiles(number, job.experiment, data, str(job.folder.path), job.folder.contents(False, KEPT))
 
     def _take(self, messages: Any, stop: Stop) -> None:
         """The next thing that a task sends: a message, its end, or that it is lost."""
@@ -182,6 +183,7 @@ class Dispatch:
                 if event.epoch.steps <= self.reported_steps[event.job]:
                     continue  # reported before its first node died
                 self.reported_steps[event.job] = event.epoch.steps
+                self.losses[event.job] = 0
             if event.ends_job:
                 problem = unwritten.get(event.job)
                 self._end(Event(event.job, error=problem) if problem else event)

@@ -1,0 +1,113 @@
+"""Every file below a folder that a later command believes, checked against its digest: runs, packed results, cached
+data sets, learner states. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gcr import files
+from gcr.analysis.load import check_result
+from gcr.data.cache import PARTS, described_at
+from gcr.experiments.experiment import Experiment
+from gcr.learner.state_folder import StateFolder
+from gcr.runs.packed import SUFFIX, read_packed
+from gcr.settings import BadInput
+
+AGAIN = "move its folder away and train the run again"
+REMEDIES = {  # by the beginning of the file's name
+    "checkpoint-": "the same command continues from the one before it",
+    "memory.": "move it away: the report leaves it out; or train the run again",
+    "model.": AGAIN,
+    "metrics.": "its result stands; move it away",
+    "result.": AGAIN,
+    "experiment.": AGAIN,
+    "failure.": AGAIN,
+}
+
+
+@dataclass(frozen=True)
+class Checked:
+    path: Path  # of a file, a version of a state, or a cached data set
+    damage: str = ""  # what is wrong, and what to do
+    has_digest: bool = True
+
+
+def verify(path: Path) -> Iterator[Checked]:
+    """What there is to check at or below ``path``, in order."""
+    if not path.exists():
+        raise BadInput(f"{path} does not exist; give a folder of runs, a cache of data sets or a state")
+    if path.is_file():
+        yield from _file(path)
+        return
+    for here, folders, names in os.walk(path):
+        folder = Path(here)
+        if "about.json" in names and "result.json" not in names:
+            folders.clear()
+            yield _checked(folder, lambda folder=folder: _check_data(folder))
+            continue
+        if versions := StateFolder(folder).versions():
+            folders[:] = [name for name in folders if not name.startswith(("version-", ".version-"))]
+            for number in versions:
+                read = StateFolder(folder).read
+                yield _checked(folder / f"version-{number:04d}", lambda read=read, number=number: read(number))
+        folders.sort()
+        for name in sorted(names):
+            yield from _file(folder / name)
+
+
+def _file(path: Path) -> Iterator[Checked]:
+    if path.name.startswith("."):
+        return
+    remedy = next((remedy for start, remedy in REMEDIES.items() if path.name.startswith(start)), "")
+    if path.name.endswith(SUFFIX):
+        yield _checked(path, lambda: _check_packed(path))
+    elif remedy and path.suffix in (".json", ".jsonl", ".safetensors"):
+        yield _checked(path, lambda: _check_of_run(path), remedy)
+
+
+def _checked(path: Path, check: Callable[[], object], remedy: str = "") -> Checked:
+    unchecked = len(files.unchecked)
+    damage = ""
+    try:
+        check()
+    except FileNotFoundError:  # gone since: its run goes on
+        pass
+    except (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        damage = f"{error}; {remedy}" if remedy else str(error)
+    return Checked(path, damage, len(files.unchecked) == unchecked)
+
+
+def _check_of_run(path: Path) -> None:
+    """The digest; of a file without one at least its form."""
+    if path.suffix == ".safetensors":
+        files.read_tensors(path)
+    elif path.suffix == ".jsonl":
+        lines = path.read_bytes().splitlines(keepends=True)
+        going_on = lines and not lines[-1].endswith(b"\n") and not path.with_name("result.json").exists()
+        for line in lines[:-1] if going_on else lines:
+            files.parse_json(line, path)
+    elif path.name == "result.json":
+        check_result(files.read_json(path))
+        if not path.with_name("experiment.json").exists():
+            raise files.Damaged(path, "experiment.json is missing next to it")
+    elif path.name == "experiment.json":
+        Experiment.from_dict(files.read_json(path))
+    else:
+        files.read_json(path)
+
+
+def _check_packed(path: Path) -> None:
+    _, bad = read_packed(path)
+    if bad:
+        raise BadInput(f"{len(bad)} lines are damaged, first line {bad[0].number}: {bad[0].why}; get or pack it again")
+
+
+def _check_data(folder: Path) -> None:
+    cached = described_at(folder)
+    cached.check_files()
+    for part in PARTS:
+        cached.labels(part)
+        cached.image_check(part).check_all()
