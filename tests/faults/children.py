@@ -35,7 +35,7 @@ class Child:
     """``work()`` in a process of its own; what it returns is the exit code."""
 
     def __init__(self, work: Callable[[], int | None], folder: Path | None = None) -> None:
-        self.outputs = [tempfile.TemporaryFile() for _ in range(2)]
+        self.outputs = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()

@@ -208,6 +208,6 @@ def _judged(kind: Kind, folder: Path, ended: Ended, whole: Any, file: Path) -> l
     remarks = re.findall("memory cannot be shown: [^<]*", shown)
     words = " ".join([*(ended.err + ended.out).split(), *remarks])
     named = file.name in words or file.parent.name in words or str(file.relative_to(folder)) in words
-    return [] if named and re.search(r"damaged|cannot be read|error|left out|missing|holds another", words) else ["wrong"]
-
-
+    return (
+        [] if named and re.search(r"damaged|cannot be read|error|left out|missing|holds another", words) else ["wrong"]
+    )

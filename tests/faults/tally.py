@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+HARM = ("lost", "wrong", "left", "silent", "tracebacks", "hangs")
+
 
 @dataclass
 class Tally:
@@ -19,6 +21,7 @@ class Tally:
     tracebacks: int = 0
     hangs: int = 0
     failures: list[str] = field(default_factory=list)  # in words
+    measured: dict[str, float] = field(default_factory=dict)
 
     def count(self, what: str, *found: str) -> None:
         """One attack; ``found`` are names of the counts above."""
@@ -31,11 +34,12 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+            mine = getattr(self, name)
+            setattr(self, name, mine | value if isinstance(mine, dict) else mine + value)
 
     @property
-    def clean(self) -> bool:
-        return self.tried == self.survived > 0
+    def harm(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in HARM}
 
     def to_dict(self) -> dict[str, Any]:
         counts = asdict(self)

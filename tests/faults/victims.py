@@ -5,6 +5,7 @@ Everything lies in one folder, in which the command runs. ``facts`` leaves out t
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -23,7 +24,9 @@ from made_learners import A, B, C, blobs, mlp
 from made_runs import experiment_of, put_run, square
 
 MEASURED = {"seconds", "finished", "peak_bytes", "written", "date", "source", "digest"}
-TRAIN = "run letters --method gcr --model mlp --epochs 1 --buffer 10 --set tasks=3 --set batch=4 --processes 1 --out runs"
+TRAIN = (
+    "run letters --method gcr --model mlp --epochs 1 --buffer 10 --set tasks=3 --set batch=4 --processes 1 --out runs"
+)
 
 
 @dataclass(frozen=True)
@@ -246,7 +249,13 @@ def _equal(prepared: Prepared, folder: Path) -> bool:
 
 
 def warm_up() -> None:
-    """Import what the commands import, so that every child need not."""
+    """Import what the commands import and build the parser, so that every child need not."""
+    import typer
+
+    from gcr.cli import main
+
+    if isinstance(main.app, typer.Typer):
+        main.app = typer.main.get_command(main.app)  # type: ignore[assignment]
     here, quiet = Path.cwd(), open(os.devnull, "w")  # noqa: SIM115
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(quiet), redirect_stderr(quiet):
         for victim in VICTIMS:
@@ -259,3 +268,4 @@ def warm_up() -> None:
             finally:
                 os.chdir(here)
     os.environ.pop("GCR_DATA", None)
+    gc.freeze()  # pages that no child copies

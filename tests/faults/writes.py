@@ -115,5 +115,3 @@ def _as_nobody(work: Callable[[], int | None]) -> Callable[[], int | None]:
         return work()
 
     return as_nobody
-
-
