@@ -151,10 +151,11 @@ def lines(folder: Path, ended: Ended) -> Any:
 
 
 TABLE = partial(command, "table runs --format csv")
+PACKED_TABLE = partial(command, "table packed.jsonl.gz --format csv")
 KINDS = (
     Kind("results", make_runs_and_memory, "runs/*/*/result.json", TABLE, printed),
     Kind("experiments", make_runs_and_memory, "runs/*/*/experiment.json", TABLE, printed),
-    Kind("packed results", make_packed, "packed.jsonl.gz", partial(command, "table packed.jsonl.gz --format csv"), printed),
+    Kind("packed results", make_packed, "packed.jsonl.gz", PACKED_TABLE, printed),
     Kind("memory", make_runs_and_memory, "runs/*/*/memory.safetensors", load_and_print, lines),
     Kind("memory in the report", make_runs_and_memory, "runs/*/*/memory.safetensors",
          partial(command, "report runs --page page.html"), page),
@@ -208,6 +209,5 @@ def _judged(kind: Kind, folder: Path, ended: Ended, whole: Any, file: Path) -> l
     remarks = re.findall("memory cannot be shown: [^<]*", shown)
     words = " ".join([*(ended.err + ended.out).split(), *remarks])
     named = file.name in words or file.parent.name in words or str(file.relative_to(folder)) in words
-    return (
-        [] if named and re.search(r"damaged|cannot be read|error|left out|missing|holds another", words) else ["wrong"]
-    )
+    said = re.search(r"damaged|cannot be read|error|left out|missing|holds another", words)
+    return [] if named and said else ["wrong"]

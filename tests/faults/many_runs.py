@@ -1,4 +1,4 @@
-"""10,000 finished runs: processor seconds and memory of the table and the page, and what a browser makes of the page."""
+"""10,000 finished runs: processor seconds and memory of the table and the page; what a browser makes of the page."""
 
 from __future__ import annotations
 

@@ -19,8 +19,6 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "runs")]
 
 from ray_nodes import Node, cluster, descendants  # noqa: E402  # before Ray
 
-os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = "5"  # a head that is gone stays so
-
 from conftest import HANG_SECONDS, ROOT, wait_until  # noqa: E402
 from tally import Tally  # noqa: E402
 from victims import run_facts  # noqa: E402
@@ -71,6 +69,7 @@ def attack(kill: Callable[[list[Node]], None], folder: Path, clean: Any) -> list
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    os.environ |= {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}  # a head that is gone stays so
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     whole = folder / "whole"
     whole.mkdir()
