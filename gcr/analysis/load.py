@@ -231,19 +231,19 @@ def _read_file(file: Path) -> tuple[list[StoredRun], list[Unreadable]]:
 
 def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) -> Runs:
     """Groups in the order of scenario, method, selector and buffer; ``diverged`` runs are counted, and in no mean."""
-    groups: dict[tuple[Path, Experiment], list[tuple[StoredRun, Experiment, dict[str, Any]]]] = {}
+    groups: dict[tuple[Path, int], list[tuple[StoredRun, Experiment, dict[str, Any]]]] = {}
     unreadable = []
-    known: dict[str, Experiment] = {}
+    known: dict[str, tuple[Experiment, int]] = {}
+    numbers: dict[Experiment, int] = {}
     for run in stored:
         try:
-            experiment, result = _read_experiment(run, known), run.result()
+            (experiment, number), result = _read_experiment(run, known, numbers), run.result()
             check_result(result)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
             unreadable.append(Unreadable(run.path, why))
             continue
-        alike = (run.path.parent, replace(experiment, seed=0))
-        groups.setdefault(alike, []).append((run, experiment, result))
+        groups.setdefault((run.path.parent, number), []).append((run, experiment, result))
     for rows in groups.values():
         rows.sort(key=lambda row: row[1].seed)
     failed = Counter(run.path.parent for run in diverged)
@@ -254,15 +254,20 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
     return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable, [*diverged])
 
 
-def _read_experiment(run: StoredRun, known: dict[str, Experiment]) -> Experiment:
-    """That of a run. Experiments that differ in their seed alone are checked once."""
+def _read_experiment(
+    run: StoredRun, known: dict[str, tuple[Experiment, int]], numbers: dict[Experiment, int]
+) -> tuple[Experiment, int]:
+    """That of a run, and a number that those share which differ in their seed alone; they are checked once."""
     values = run.experiment_values()
     if not isinstance(values, dict) or "seed" not in values:
-        return Experiment.from_dict(values)  # which refuses it
-    rest = json.dumps({key: value for key, value in values.items() if key != "seed"})
+        made = Experiment.from_dict(values)  # which refuses it
+        return made, numbers.setdefault(replace(made, seed=0), len(numbers))
+    rest = json.dumps(values | {"seed": 0})
     if rest not in known:
-        known[rest] = Experiment.from_dict(values)
-    return replace(known[rest], seed=values["seed"])
+        made = Experiment.from_dict(values)
+        known[rest] = made, numbers.setdefault(replace(made, seed=0), len(numbers))
+    made, number = known[rest]
+    return replace(made, seed=values["seed"]), number
 
 
 def check_result(result: Any) -> None:

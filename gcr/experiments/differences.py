@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from gcr.experiments.experiment import Experiment, compose
@@ -26,15 +28,20 @@ def differences(there: Experiment, asked: Experiment) -> list[str]:
 def unusual(experiment: Experiment) -> set[str]:
     """Its settings, under dotted names, that are not at their defaults for its regime, selector, buffer and epochs;
     and its epochs, if they are not the default."""
-    memory, selector = experiment.memory, None
-    given: dict[str, Any] = {"online": experiment.stream.online}
-    if memory is not None:
-        given["buffer"], selector = memory.buffer, memory.selector.name
-    names = experiment.scenario, experiment.method.name
-    usual = compose(*names, seed=experiment.seed, selector=selector, overrides=given)
-    found = set(differing(experiment, usual))
+    memory = experiment.memory
+    kept = (memory.selector.name, memory.buffer) if memory is not None else (None, None)
+    about = (experiment.scenario, experiment.method.name, *kept, experiment.stream.online)
+    found = set(differing(experiment, replace(_usual(*about), seed=experiment.seed)))
     if "training.epochs" in found:  # one epoch changes the default of memory.admit
-        given["epochs"] = experiment.training.epochs
-        usual = compose(*names, seed=experiment.seed, selector=selector, overrides=given)
-        found = {"training.epochs", *differing(experiment, usual)}
+        usual = _usual(*about, experiment.training.epochs)
+        found = {"training.epochs", *differing(experiment, replace(usual, seed=experiment.seed))}
     return found
+
+
+@lru_cache(maxsize=1024)  # a table asks the same for each of its rows
+def _usual(
+    scenario: str, method: str, selector: str | None, buffer: int | None, online: bool, epochs: int | None = None
+) -> Experiment:
+    given = {"online": online, "buffer": buffer, "epochs": epochs}
+    overrides = {name: value for name, value in given.items() if value is not None}
+    return compose(scenario, method, selector=selector, overrides=overrides)

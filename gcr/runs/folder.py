@@ -247,13 +247,23 @@ class RunFolder:
 
 def finished_runs(folder: Path) -> Iterator[RunFolder]:
     """All finished runs below ``folder``, in the order of their paths; trials only where it is theirs."""
-    for file in sorted(folder.rglob("result.json")):
-        if TRIALS not in file.relative_to(folder).parts and (file.parent / "experiment.json").exists():
-            yield RunFolder(file.parent)
+    for run in _runs_with("result.json", folder):
+        if (run.path / "experiment.json").exists():
+            yield run
 
 
 def diverged_runs(folder: Path) -> Iterator[RunFolder]:
     """All runs below ``folder`` that diverged; trials only where it is theirs."""
-    for file in sorted(folder.rglob(FAILURE)):
-        if TRIALS not in file.relative_to(folder).parts and not RunFolder(file.parent).finished:
-            yield RunFolder(file.parent)
+    for run in _runs_with(FAILURE, folder):
+        if not run.finished:
+            yield run
+
+
+def _runs_with(name: str, folder: Path) -> Iterator[RunFolder]:
+    found = []
+    for path, folders, files in os.walk(folder, followlinks=False):
+        if TRIALS in folders:
+            folders.remove(TRIALS)
+        if name in files:
+            found.append(path)
+    yield from (RunFolder(path) for path in sorted(map(Path, found)))

@@ -17,9 +17,8 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "runs")]
 
-from ray_nodes import Node, cluster, descendants  # noqa: E402  # before Ray
-
 from conftest import HANG_SECONDS, ROOT, wait_until  # noqa: E402
+from ray_nodes import Node, cluster, descendants  # noqa: E402  # before Ray
 from tally import Tally  # noqa: E402
 from victims import run_facts  # noqa: E402
 
