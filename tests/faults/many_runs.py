@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conftest import ROOT
+from conftest import ROOT, wait_until
 
 SEEDS = 5
 METHODS = ("er", "der++", "gcr", "er-ace", "gss", "mir", "icarl", "gem")
@@ -70,14 +69,15 @@ def cost_of(words: str, folder: Path) -> Cost:
 
 
 def usable_page(page: Path, profile: Path) -> dict[str, object]:
-    """In Chromium: rows drawn at first and after scrolling to the end of the largest table, and problems."""
+    """In Chromium: rows drawn at first, rows drawn after scrolling to the last, rows in all, and problems."""
     from chromium import Browser
 
-    drawn = "document.querySelectorAll('table.results tbody tr').length"
+    drawn = "[...document.querySelectorAll('table.results tbody tr')].filter(row => row.offsetParent).length"
+    rows = "document.querySelectorAll('table.results tbody tr').length"
+    to_end = "document.querySelector('table.results').parentElement.scrollIntoView({block: 'end'})"
     with Browser(profile) as browser:
         browser.look()
         browser.open(page.as_uri())
-        first = browser.do(drawn)
-        browser.do("document.querySelector('table.results').parentElement.scrollIntoView({block: 'end'})")
-        browser.wait(f"{drawn} > {first} || {first} === {drawn}")
-        return {"rows at first": first, "problems": json.dumps(browser.problems())[:300]}
+        found = {"first": browser.do(drawn), "rows": browser.do(rows)}
+        wait_until(lambda: (browser.do(to_end), browser.do(drawn) == found["rows"])[1], "the last row")
+        return found | {"last": browser.do(drawn), "problems": browser.problems()}
