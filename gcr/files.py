@@ -8,11 +8,12 @@ they load with one line of notice.
 >>> parse_json(json_bytes({"accuracy": 90.5}).replace(b"9", b"8", 1), "result.json")
 Traceback (most recent call last):
     ...
-gcr.files.Damaged: result.json is damaged: its digest is wrong
+gcr.files.Damaged: result.json is damaged (its digest is wrong); move it away and make it again
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -23,7 +24,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gcr.settings import BadInput
 
@@ -42,11 +43,16 @@ HEADER_LENGTH = 8  # bytes before the header of a safetensors file
 
 
 class Damaged(BadInput):
-    """A file that is not as it was written. The message names it without its folder."""
+    """A file that is not as it was written."""
 
     def __init__(self, file: str | Path, why: str) -> None:
-        super().__init__(f"{Path(file).name} is damaged: {why}")
-        self.why = why
+        super().__init__(f"{file} is damaged ({why}); move it away and make it again")
+        self.file, self.why = Path(file), why
+
+
+def brief(error: Exception) -> str:
+    """For a message that names the folder and the remedy itself."""
+    return f"{error.file.name} is damaged: {error.why}" if isinstance(error, Damaged) else str(error)
 
 
 # --- writing
@@ -60,9 +66,7 @@ def write_whole(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{this_process()}.part")
     try:
         with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            _write_durably(file, content)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -74,27 +78,36 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def append_line(path: Path, line: bytes) -> None:
     """Durably. A line that could not be written whole is taken back."""
-    with open(path, "ab") as file:
+    with open(path, "ab", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         try:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+            _write_durably(file, line)
         except OSError:
             with suppress(OSError):
                 os.ftruncate(file.fileno(), size)
             raise
 
 
+def _write_durably(file: BinaryIO, content: bytes) -> None:
+    if file.write(content) != len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+    file.flush()
+    os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
-    """Renames in it survive a power cut."""
+    """Renames in it survive a power cut, where the file system can promise that."""
     if os.name != "posix":  # elsewhere a folder cannot be opened
         return
-    number = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def sweep(folder: Path, name: str = "") -> None:
@@ -153,6 +166,8 @@ def parse_json(content: bytes, file: str | Path) -> dict[str, Any]:
         raise Damaged(file, f"must be a JSON object, got {type(values).__name__}")
     if (values.pop(KEY, None) is not None) != has_digest:
         raise Damaged(file, "its digest is not at its end")
+    if not has_digest:
+        _notice_unchecked(file)
     return values
 
 
@@ -197,6 +212,8 @@ def parse_tensors(content: bytes, file: str | Path) -> tuple[dict[str, Any], dic
         raise Damaged(file, f"no tensors ({error})") from None
     if (about.pop(KEY, None) is not None) != has_digest:
         raise Damaged(file, "its digest is not in its header")
+    if not has_digest:
+        _notice_unchecked(file)
     return about, tensors
 
 
@@ -214,7 +231,8 @@ def _header_end(content: bytes) -> int:
 def _sealed(content: bytes, start: int, end: int) -> bytes:
     """``content`` with its digest in place of the zeros, which stand between ``start`` and ``end``."""
     *_, match = DIGEST.finditer(content, max(0, start), end)
-    return b"".join((content[: match.start(2)], _digest(content, match), content[match.end(2) :]))
+    view = memoryview(content)
+    return b"".join((view[: match.start(2)], _digest(content, match), view[match.end(2) :]))
 
 
 def _check(content: bytes, start: int, end: int, file: str | Path) -> bool:
@@ -223,7 +241,6 @@ def _check(content: bytes, start: int, end: int, file: str | Path) -> bool:
     if match is None:
         if TRACE.search(content, start, end):
             raise Damaged(file, "its digest is wrong")
-        _notice_unchecked(file)
         return False
     if _digest(content, match) != match[2]:
         raise Damaged(file, "its digest is wrong")
@@ -231,7 +248,8 @@ def _check(content: bytes, start: int, end: int, file: str | Path) -> bool:
 
 
 def _digest(content: bytes, place: re.Match[bytes]) -> bytes:
-    before, after = memoryview(content)[: place.start(2)], memoryview(content)[place.end(2) :]
+    view = memoryview(content)
+    before, after = view[: place.start(2)], view[place.end(2) :]
     zeros = b"0" * KINDS[place[1]]
     if place[1] == b"crc32":
         return b"%08x" % zlib.crc32(after, zlib.crc32(zeros, zlib.crc32(before)))

@@ -1,10 +1,12 @@
 """Files that later commands believe: no damage goes unseen, no crash leaves half a file."""
 
+import errno
 import json
 import logging
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -157,6 +159,17 @@ def test_a_file_is_synced_before_it_is_renamed_and_its_folder_after(tmp_path, mo
     monkeypatch.setattr(os, "replace", lambda old, new: (calls.append("rename"), replace(old, new)))
     write_whole(tmp_path / "result.json", b"whole")
     assert calls == [str(tmp_path / f".result.json.{files.this_process()}.part"), "rename", str(tmp_path)]
+
+
+@pytest.mark.parametrize(("number", "raised"), [(errno.EINVAL, False), (errno.EACCES, False), (errno.EIO, True)])
+def test_a_folder_that_cannot_be_synced_is_no_error_but_a_broken_disk_is(tmp_path, monkeypatch, number, raised):
+    def fail(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(OSError, match="Input/output error") if raised else nullcontext():
+        write_whole(tmp_path / "result.json", b"whole")
+    assert (tmp_path / "result.json").read_bytes() == b"whole"
 
 
 def test_a_line_that_cannot_be_added_is_taken_back(tmp_path, monkeypatch):

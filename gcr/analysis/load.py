@@ -15,6 +15,7 @@ from typing import Any
 
 from gcr.analysis.statistics import Spread, spread
 from gcr.experiments.experiment import Experiment
+from gcr.files import brief
 from gcr.runs.folder import TRIALS, RunFolder, diverged_runs, finished_runs
 from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
 from gcr.settings import BadInput, unknown
@@ -240,7 +241,7 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
             (experiment, number), result = _read_experiment(run, known, numbers), run.result()
             check_result(result)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            why = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+            why = brief(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
             unreadable.append(Unreadable(run.path, why))
             continue
         groups.setdefault((run.path.parent, number), []).append((run, experiment, result))

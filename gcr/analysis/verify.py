@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gcr import files
@@ -31,7 +32,7 @@ REMEDIES = {  # by the beginning of the file's name
 @dataclass(frozen=True)
 class Checked:
     path: Path  # of a file, a version of a state, or a cached data set
-    damage: str = ""  # what is wrong, and what to do
+    damage: str = ""  # the file, what is wrong with it, and what to do
     has_digest: bool = True
 
 
@@ -46,13 +47,12 @@ def verify(path: Path) -> Iterator[Checked]:
         folder = Path(here)
         if "about.json" in names and "result.json" not in names:
             folders.clear()
-            yield _checked(folder, lambda folder=folder: _check_data(folder))
+            yield _checked(folder, partial(_check_data, folder))
             continue
         if versions := StateFolder(folder).versions():
             folders[:] = [name for name in folders if not name.startswith(("version-", ".version-"))]
             for number in versions:
-                read = StateFolder(folder).read
-                yield _checked(folder / f"version-{number:04d}", lambda read=read, number=number: read(number))
+                yield _checked(folder / f"version-{number:04d}", partial(StateFolder(folder).read, number))
         folders.sort()
         for name in sorted(names):
             yield from _file(folder / name)
@@ -63,9 +63,9 @@ def _file(path: Path) -> Iterator[Checked]:
         return
     remedy = next((remedy for start, remedy in REMEDIES.items() if path.name.startswith(start)), "")
     if path.name.endswith(SUFFIX):
-        yield _checked(path, lambda: _check_packed(path))
+        yield _checked(path, partial(_check_packed, path))
     elif remedy and path.suffix in (".json", ".jsonl", ".safetensors"):
-        yield _checked(path, lambda: _check_of_run(path), remedy)
+        yield _checked(path, partial(_check_of_run, path), remedy)
 
 
 def _checked(path: Path, check: Callable[[], object], remedy: str = "") -> Checked:
@@ -76,7 +76,8 @@ def _checked(path: Path, check: Callable[[], object], remedy: str = "") -> Check
     except FileNotFoundError:  # gone since: its run goes on
         pass
     except (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        damage = f"{error}; {remedy}" if remedy else str(error)
+        why = error.why if isinstance(error, files.Damaged) else error
+        damage = f"{path} is damaged ({why}); {remedy}" if remedy else str(error)
     return Checked(path, damage, len(files.unchecked) == unchecked)
 
 
@@ -102,7 +103,8 @@ def _check_of_run(path: Path) -> None:
 def _check_packed(path: Path) -> None:
     _, bad = read_packed(path)
     if bad:
-        raise BadInput(f"{len(bad)} lines are damaged, first line {bad[0].number}: {bad[0].why}; get or pack it again")
+        why = f"{len(bad)} lines, first line {bad[0].number}: {bad[0].why}"
+        raise BadInput(f"{path} is damaged ({why}); get or pack it again")
 
 
 def _check_data(folder: Path) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gcr.files import write_whole
 from gcr.settings import BadInput
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _print_facts(name: str, facts: dict[str, Any]) -> None:
 def _write_json(file: Path, values: dict[str, Any]) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+        write_whole(file, (json.dumps(values, indent=1) + "\n").encode())
     except OSError as error:
         raise BadInput(f"cannot write {file} ({error.strerror}); choose another --json") from None
 

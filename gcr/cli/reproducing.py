@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gcr.analysis.formats import Sheet
     from gcr.paper.grid_search import Choice, Search
     from gcr.paper.plan import Plan
-    from gcr.runs.job import Event, Execution, Job
+    from gcr.runs.job import Execution, Job
 
 MAIN_FIGURE = "main-figure"
 SHOWN_POINTS = 10  # of a search

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gcr.cli.console import err, out, print_names, warn_of_unreadable
+from gcr.cli.console import out, print_names, warn_of_unreadable
 from gcr.cli.options import RunsArgument
 from gcr.settings import BadInput
 
@@ -92,7 +92,7 @@ def verify(
     for one in check_files(path):
         checked.append(one)
         if one.damage:
-            err.print(f"{one.path}: {one.damage}", style="red", markup=False, highlight=False, soft_wrap=True)
+            out.print(one.damage, style="red", markup=False, highlight=False, soft_wrap=True)
     if not checked:
         raise BadInput(f"nothing to check at {path}; give a folder of runs, a cache of data sets or a state")
     damaged = sum(bool(one.damage) for one in checked)

@@ -25,7 +25,7 @@ from gcr import paper
 from gcr.analysis.load import check_result
 from gcr.experiments.experiment import Experiment, compose
 from gcr.experiments.names import plain
-from gcr.files import write_whole
+from gcr.files import brief, write_whole
 from gcr.paper import Label
 from gcr.runs.folder import TRIALS, RunFolder
 from gcr.runs.job import Job
@@ -131,7 +131,7 @@ def _outcome(folder: RunFolder) -> dict[str, Any] | None:
             result = folder.result()
             check_result(result)
         except (OSError, ValueError, TypeError) as error:
-            raise BadInput(f"{folder.path} cannot be read ({error}); move it away or train it again") from None
+            raise BadInput(f"{folder.path} cannot be read ({brief(error)}); move it away or train it again") from None
         return {protocol: result[protocol.replace("-", "_")]["accuracy"] for protocol in PROTOCOLS}
     failure = folder.failure
     return None if failure is None else {"error": failure}

@@ -21,6 +21,7 @@ from gcr.experiments.experiment import Experiment
 from gcr.files import (
     Damaged,
     append_line,
+    brief,
     json_bytes,
     parse_json,
     read_json,
@@ -91,7 +92,10 @@ class RunFolder:
         try:
             other = self.experiment()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{there} cannot be read ({error}); choose another --out or --name") from None
+            why, whose = brief(error), "its folder" if self.finished else "it"
+            raise BadInput(
+                f"{there} cannot be read ({why}); move {whose} away, or choose another --out or --name"
+            ) from None
         if different := differences(other, experiment):
             raise BadInput(
                 f"{self.path} holds another experiment ({'; '.join(different)}); choose another --name or --out"
@@ -167,8 +171,9 @@ class RunFolder:
     def begin(self, experiment: Experiment, fresh: bool = False) -> None:
         """Make the folder ready. ``fresh`` drops the checkpoints that an unfinished run left."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for left in self.path.glob(".*.part"):  # of a process that was killed while it wrote: only ours has the lock
-            left.unlink(missing_ok=True)
+        for kind in (".*.part", ".*.json*.*", ".*.safetensors.*", ".writable"):  # of processes that were killed
+            for left in self.path.glob(kind):
+                left.unlink(missing_ok=True)
         (self.path / FAILURE).unlink(missing_ok=True)
         if fresh:
             self._drop_checkpoints()
@@ -177,8 +182,8 @@ class RunFolder:
     def cut_metrics(self, epochs: int) -> str:
         """Drop what was written after the checkpoint that the run goes on from. Says so if there is less than that."""
         file = self.path / "metrics.jsonl"
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        write_whole(file, "".join(lines[:epochs]).encode())
+        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        write_whole(file, b"".join(lines[:epochs]))
         return f"{file} lacks {epochs - len(lines)} epochs before the checkpoint" if len(lines) < epochs else ""
 
     def add_epoch(self, epoch: Epoch) -> None:
@@ -242,7 +247,7 @@ class RunFolder:
         try:
             return read_tensors(file)[1]
         except (OSError, Damaged) as error:
-            raise BadInput(f"{file} cannot be read ({error}); move it away") from None
+            raise BadInput(f"{file} cannot be read ({brief(error)}); move it away") from None
 
 
 def finished_runs(folder: Path) -> Iterator[RunFolder]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gcr.augment import Views
 from gcr.experiments.experiment import Experiment
+from gcr.files import brief
 from gcr.memory import Buffer
 from gcr.methods import Extras
 from gcr.models import Network, build
@@ -101,7 +102,7 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
     try:
         experiment, result = run.experiment(), run.result()
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{run.path} cannot be read ({error}); train it again") from None
+        raise BadInput(f"{run.path} cannot be read ({brief(error)}); train it again") from None
     saved, where = read_model(file), torch.device(device)
     about = saved.about
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gcr.files import Damaged, read_tensors, tensor_bytes
+from gcr.files import Damaged, brief, read_tensors, tensor_bytes
 from gcr.settings import BadInput
 
 MODEL_FILE = "model.safetensors"
@@ -42,7 +42,7 @@ def read_model(file: Path) -> SavedModel:
         if about.get("checksum", 0) != (_checksum(tensors) if "checksum" in about else 0):
             raise Damaged(file, "its checksum is wrong")
     except (OSError, Damaged) as error:
-        raise BadInput(f"{file} cannot be read ({error}); get it again, or train the run again") from None
+        raise BadInput(f"{file} cannot be read ({brief(error)}); get it again, or train the run again") from None
     net, extras = (
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         for prefix in (NET, EXTRA)

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gcr.files import json_bytes, parse_json
+from gcr.files import brief, json_bytes, parse_json
 from gcr.settings import BadInput
 
 SUFFIX = ".jsonl.gz"
@@ -98,7 +98,7 @@ def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
             values = parse_json(line + b"\n", file)
             name = _run_name(values, seen)
         except BadInput as error:
-            bad.append(BadLine(number, str(error)))
+            bad.append(BadLine(number, brief(error)))
             continue
         seen.add(name)
         runs.append(PackedRun(file, name, values))

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gcr.runs.engine import Ending, run_all
-from gcr.runs.job import Event, Execution, Job, Listener
+from gcr.runs.folder import RunFolder
+from gcr.runs.job import Event, Execution, Job, Listener, ended_by
 from gcr.runs.signals import stop_by_signal
+from gcr.settings import BadInput
 
 POLL_SECONDS = 0.5
 SAY_SECONDS = 60.0  # between two remarks that we are waiting
@@ -44,6 +46,13 @@ def train_together(
     return ending
 
 
+def _end_of(number: int, folder: RunFolder) -> Event:
+    try:
+        return Event(number, accuracy=folder.result()["class_il"]["accuracy"])
+    except (BadInput, OSError, LookupError, TypeError) as error:
+        return ended_by(number, error)
+
+
 def _wait(jobs: Sequence[Job], busy: list[int], listen: Listener, say: Callable[[str], None]) -> tuple[list[int], int]:
     """Until others have finished or left the busy runs. Those that were left, and the signal that came meanwhile."""
     left: list[int] = []
@@ -54,7 +63,7 @@ def _wait(jobs: Sequence[Job], busy: list[int], listen: Listener, say: Callable[
             for number_of_job in busy:
                 folder = jobs[number_of_job].folder
                 if folder.finished:
-                    listen(Event(number_of_job, accuracy=folder.result()["class_il"]["accuracy"]))
+                    listen(_end_of(number_of_job, folder))
                 elif folder.ended:
                     listen(Event(number_of_job, error=folder.failure, kind="diverged"))
                 elif folder.busy:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gcr.files import Damaged, read_tensors, tensor_bytes, write_whole
+from gcr.files import Damaged, brief, read_tensors, tensor_bytes, write_whole
 from gcr.settings import BadInput
 from gcr.training.optimizer import restore_optimizer
 from gcr.training.state import OPTIMIZER, PLACE, RunState
@@ -48,7 +48,7 @@ class Checkpoints:
                 self._refuse_another(file, about["identity"])
                 _check(file, about, tensors, state)
             except (OSError, Damaged) as error:
-                remarks.append(f"{file} is not a complete checkpoint ({error}); going back to the one before it")
+                remarks.append(f"{file} is not a complete checkpoint ({brief(error)}); going back to the one before it")
                 continue
             for name, tensor in state.tensors():
                 tensor.copy_(tensors[name])

@@ -1,10 +1,14 @@
 import json
 
+import made_data
 import pytest
 
+from gcr.data.source import Part, Source
+from gcr.data.writing import write_set
 from gcr.experiments.experiment import compose
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job, run_job
+from gcr.runs.model_file import read_model
 from gcr.runs.provenance import source
 from gcr.settings import BadInput
 
@@ -97,3 +101,53 @@ def test_a_broken_memory_is_named(finished):
     (finished.folder.path / "memory.safetensors").write_bytes(b"no tensors")
     with pytest.raises(BadInput, match=r"memory\.safetensors cannot be read"):
         finished.folder.memory()
+
+
+@pytest.mark.parametrize("file", ["train-images", "test-images", "train-labels"])
+def test_damaged_data_end_a_run_before_anything_of_it_is_kept(cache, tmp_path, file):
+    name = f"damaged-{file}"  # of its own: a process keeps the data sets that it has read
+    parts = [Part.of(*made_data.examples(8, 4, (1, 6, 6), seed=seed)) for seed in range(2)]
+    write_set(name, "made", Source(*parts, (1, 6, 6), tuple("abcd")))
+    damaged = cache / name / f"{file}.npy"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    experiment = compose(name, "er", overrides={"epochs": 1, "model": "mlp", "tasks": 2, "buffer": 8})
+    job = Job(experiment, RunFolder.of(tmp_path / "runs", experiment))
+    events = []
+    run_job(0, job, Execution("cpu", checkpoint_steps=1), events.append)
+    (event,) = events
+    assert event.error.startswith(f"{damaged} is damaged (")
+    assert event.error.endswith(f"create it again with: gcr data import {name} PATH")
+    kept = {path.name: path.read_bytes() for path in job.folder.path.iterdir()}
+    assert kept.keys() <= {"experiment.json", "metrics.jsonl"}
+    assert kept.get("metrics.jsonl", b"") == b""
+
+
+def test_what_killed_processes_left_goes_when_the_run_begins(tmp_path):
+    folder = RunFolder(tmp_path / "run" / "seed-0")
+    folder.path.mkdir(parents=True)
+    of_before = (".memory.safetensors.4711", ".checkpoint-4711.part", ".writable", ".result.json.0a1b2c3d-4711.part")
+    for name in of_before:
+        (folder.path / name).touch()
+    folder.begin(small())
+    assert [path.name for path in folder.path.iterdir()] == ["experiment.json"]
+
+
+def test_a_flipped_bit_is_never_read(finished):
+    folder = finished.folder
+    for file, read in (
+        ("memory.safetensors", folder.memory),
+        ("model.safetensors", lambda: read_model(folder.path / "model.safetensors")),
+        ("metrics.jsonl", folder.metrics),
+    ):
+        refuse_flipped_bits(folder.path / file, read)
+
+
+def refuse_flipped_bits(path, read):
+    whole = path.read_bytes()
+    read()
+    for place in [*range(0, 400, 9), *range(0, len(whole), len(whole) // 40)]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(BadInput, match=r"its digest is wrong|no JSON|no tensors"):
+            read()

@@ -1,6 +1,7 @@
 """The Ray engine's decisions, with a stand-in for Ray that trains in this process and fails on request."""
 
 import pickle
+import tempfile
 import threading
 from contextlib import ExitStack
 
@@ -9,6 +10,7 @@ import ray_nodes  # noqa: F401
 from conftest import HANG_SECONDS, wait_until
 
 from gcr.experiments.experiment import compose
+from gcr.files import this_process
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job
 from gcr.runs.signals import Stop
@@ -120,6 +122,34 @@ def test_a_lost_task_goes_on_from_the_checkpoint_at_home(tmp_path, monkeypatch):
     assert events[-1].accuracy is not None
     assert job.folder.finished
     assert not job.folder.saved
+
+
+def test_scratch_of_a_killed_worker_goes_when_another_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    machine = this_process().split("-")[0]
+    left, alive, foreign = (
+        tmp_path / f".gcr.abc.{who}.part" for who in (f"{machine}-{2**31}", this_process(), f"{'0' * 8}-{2**31}")
+    )
+    for folder in (left, alive, foreign):
+        (folder / "0").mkdir(parents=True)
+    (job,) = make_jobs(tmp_path / "runs")
+    dispatch(Ray(lambda task, attempt: trained(task)), [job])
+    assert job.folder.finished
+    assert sorted(path.name for path in tmp_path.glob(".gcr.*")) == sorted([alive.name, foreign.name])
+
+
+def test_a_task_gets_both_checkpoints_for_one_may_be_damaged(tmp_path):
+    (job,) = make_jobs(tmp_path)
+    job.folder.begin(job.experiment)
+    for steps in (3, 6):
+        (job.folder.path / f"checkpoint-{steps:09d}.safetensors").write_bytes(b"damaged")
+    ray = Ray(lambda task, attempt: trained(task))
+    events = dispatch(ray, [job])
+    assert [*ray.tasks[0].jobs[0].files] == ["checkpoint-000000003.safetensors", "checkpoint-000000006.safetensors"]
+    remarks = [event.remark for event in events if event.remark]
+    assert ["is not a complete checkpoint" in remark for remark in remarks] == [True, True, False]
+    assert str(job.folder.path) in remarks[0]
+    assert job.folder.finished
 
 
 def test_a_job_that_is_lost_again_and_again_fails(tmp_path):

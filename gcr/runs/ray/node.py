@@ -16,15 +16,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import TemporaryDirectory, gettempdir
 
 from gcr import scenarios
 from gcr.experiments.experiment import Experiment
+from gcr.files import is_left, this_process
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Event, Execution, Job
 from gcr.runs.local import pick_device, run_here
 from gcr.settings import BadInput
 
+SCRATCH = ".gcr."  # the beginning of the names of scratch folders
 PULSE_SECONDS = 0.2  # between messages: many short epochs make one
 
 Files = dict[str, bytes]
@@ -70,8 +73,16 @@ def train(packed: bytes) -> Iterator[Progress | str]:
     except BadInput as error:
         yield str(error)
         return
-    with TemporaryDirectory(prefix="gcr-") as scratch:
+    _sweep_scratch()
+    with TemporaryDirectory(prefix=SCRATCH, suffix=f".{this_process()}.part") as scratch:
         yield from Pack(task, how, Path(scratch)).train()
+
+
+def _sweep_scratch() -> None:
+    """What packs left whose worker was killed."""
+    for folder in Path(gettempdir()).glob(f"{SCRATCH}*.part"):
+        if is_left(folder.name):
+            rmtree(folder, ignore_errors=True)
 
 
 def _here(task: Task) -> Execution:
