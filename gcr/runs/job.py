@@ -73,8 +73,8 @@ Listener = Callable[[Event], None]
 def job_steps(
     number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[bool]:
-    """Train the job to its end, yielding as ``Run.advance`` does. Errors are reported as events, not raised, but for too
-    little memory on a GPU."""
+    """Train the job to its end, yielding as ``Run.advance`` does. Errors are reported as events, not raised; but those
+    of GPU memory are the caller's."""
     try:
         result = yield from _train(number, job, how, listen, stop)
         listen(Event(number, accuracy=result["class_il"]["accuracy"]))

@@ -71,8 +71,8 @@ def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device) ->
     """Run every job to its end, ``size`` at a time (``AUTO``: as many as pay). A job yields True after every step that
     it launched, False while it waits for the device.
 
-    A job must deal with its own errors; one that ends makes room for the next. After ``OutOfMemory`` the pack is smaller
-    by one, and the job begins again when there is a place.
+    A job must deal with its own errors; one that ends makes room for the next. After ``OutOfMemory`` the pack is
+    smaller by one, and the job begins again when there is a place.
     """
     waiting, most = iter(jobs), math.inf
     growth = Growth(partial(_has_room, device, torch.cuda.mem_get_info(device)[0])) if size == AUTO else None

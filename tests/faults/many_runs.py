@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from conftest import ROOT, wait_until
 
@@ -68,7 +69,7 @@ def cost_of(words: str, folder: Path) -> Cost:
     return Cost(round(seconds, 1), round(used.ru_maxrss / 1024, 1), process.returncode, out)
 
 
-def usable_page(page: Path, profile: Path) -> dict[str, object]:
+def usable_page(page: Path, profile: Path) -> dict[str, Any]:
     """In Chromium: rows drawn at first, rows drawn after scrolling to the last, rows in all, and problems."""
     from chromium import Browser
 

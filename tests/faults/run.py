@@ -7,26 +7,33 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "runs"), str(HERE.parent / "report")]
 
 import torch  # noqa: E402
+from chromium import CHROMIUM  # noqa: E402
 from conftest import ROOT  # noqa: E402
-from damage import KINDS, damage_kind  # noqa: E402
+from damage import KINDS, Kind, damage_kind  # noqa: E402
 from kills import kill_victim  # noqa: E402
-from many_runs import cost_of, make_many  # noqa: E402
+from many_runs import cost_of, make_many, usable_page  # noqa: E402
 from not_numbers import bad_data, diverge, out_of_memory  # noqa: E402
 from surroundings import clock_set_back, closed_pipe, places, signals  # noqa: E402
 from tally import Tally  # noqa: E402
 from together import processes_on_one_folder, two_updates  # noqa: E402
-from victims import VICTIMS, prepare, warm_up  # noqa: E402
+from victims import VICTIMS, Victim, prepare, warm_up  # noqa: E402
 from writes import fail_writes, fill_disk, forbid_writing  # noqa: E402
 
 RESULTS = ROOT / "results" / "faults.json"
@@ -35,52 +42,45 @@ KILLS = {"gcr run": 110, "gcr results pack": 15, "gcr report": 10, "gcr update":
 DAMAGED = {"results": 500, "experiments": 300, "packed results": 250, "memory": 200, "memory in the report": 100,
            "models": 200, "checkpoints": 150, "states": 200, "cached data": 100}  # fmt: skip
 RUNS = 10_000
+LONGEST = ("Ray: worker, node, head", "10,000 runs")  # so that nothing waits for them at the end
 LIMITS = {"table runs": (10.0, 500.0), "report runs --page page.html": (30.0, None)}  # processor seconds, MiB
 
 
-def attacks(seed: int) -> dict[str, Callable[[Path], Tally]]:
-    """By the name under which they are counted."""
+Part = Callable[[Path], Tally]
+
+
+def attacks(seed: int) -> dict[str, list[Part]]:
+    """By the name under which they are counted, in parts that may run at the same time."""
     return {
-        "kills": lambda at: kill_all(at, seed),
-        "failing writes": lambda at: on_each_victim(at, fail_writes),
-        "a full file system": lambda at: on_each_victim(at, fill_disk),
-        "folders not to be written to": lambda at: on_each_victim(at, forbid_writing),
-        "damaged files": lambda at: damage_all(at, seed),
-        "8 processes on one folder": lambda at: processes_on_one_folder(at, 8, 40, seed),
-        "two updates at once": lambda at: two_updates(at, 10),
-        "Ray: worker, node, head": ray_kills,
-        "NaN and inf in training": diverge,
-        "NaN and inf in data": bad_data,
-        "packs out of memory": out_of_memory,
-        "signals": signals,
-        "clock set back": clock_set_back,
-        "closed pipe": closed_pipe,
-        "terminals, HOME, locale": places,
-        "10,000 runs": many_runs,
+        "kills": [partial(kill, victim, KILLS[victim.name], seed) for victim in VICTIMS],
+        "failing writes": [partial(on_victim, victim, fail_writes) for victim in VICTIMS],
+        "a full file system": [partial(on_victim, victim, fill_disk) for victim in VICTIMS],
+        "folders not to be written to": [partial(on_victim, victim, forbid_writing) for victim in VICTIMS],
+        "damaged files": [partial(damage, kind, DAMAGED[kind.name], seed) for kind in KINDS],
+        "8 processes on one folder": [lambda at: processes_on_one_folder(at / "p", 8, 40, seed)],
+        "two updates at once": [lambda at: two_updates(at / "u", 10)],
+        "Ray: worker, node, head": [ray_kills],
+        "NaN and inf in training": [lambda at: diverge(at / "d")],
+        "NaN and inf in data": [lambda at: bad_data(at / "d")],
+        "packs out of memory": [lambda at: out_of_memory(at / "d")],
+        "signals": [lambda at: signals(at / "s")],
+        "clock set back": [lambda at: clock_set_back(at / "s")],
+        "closed pipe": [lambda at: closed_pipe(at / "s")],
+        "terminals, HOME, locale": [lambda at: places(at / "s")],
+        "10,000 runs": [many_runs],
     }
 
 
-def kill_all(at: Path, seed: int, kills: dict[str, int] = KILLS) -> Tally:
-    tally = Tally()
-    for victim in VICTIMS:
-        folder = at / victim.name.replace(" ", "-")
-        tally.add(kill_victim(prepare(victim, folder), folder / "work", kills[victim.name], seed))
-    return tally
+def kill(victim: Victim, number: int, seed: int, at: Path) -> Tally:
+    return kill_victim(prepare(victim, at), at / "work", number, seed)
 
 
-def on_each_victim(at: Path, attack: Callable[..., Tally]) -> Tally:
-    tally = Tally()
-    for victim in VICTIMS:
-        folder = at / victim.name.replace(" ", "-")
-        tally.add(attack(prepare(victim, folder), folder / "work"))
-    return tally
+def on_victim(victim: Victim, attack: Callable[..., Tally], at: Path) -> Tally:
+    return attack(prepare(victim, at), at / "work")
 
 
-def damage_all(at: Path, seed: int, numbers: dict[str, int] = DAMAGED) -> Tally:
-    tally = Tally()
-    for kind in KINDS:
-        tally.add(damage_kind(kind, at / kind.name.replace(" ", "-"), numbers[kind.name], seed))
-    return tally
+def damage(kind: Kind, number: int, seed: int, at: Path) -> Tally:
+    return damage_kind(kind, at / "d", number, seed)
 
 
 def ray_kills(at: Path) -> Tally:
@@ -105,6 +105,10 @@ def many_runs(at: Path) -> Tally:
             *["wrong"] * costly,
         )
         tally.measured |= {f"{words.split()[0]} seconds": cost.seconds, f"{words.split()[0]} MiB": cost.mebibytes}
+    if CHROMIUM is not None:
+        page = usable_page(at / "page.html", at / "profile")
+        usable = page["first"] < page["rows"] == page["last"] and not page["problems"]
+        tally.count(f"the page of {made} runs: {page}", *["wrong"] * (not usable))
     return tally
 
 
@@ -116,18 +120,37 @@ def main() -> int:
     given = parser.parse_args()
     torch.set_num_threads(1)
     warm_up()
-    found: dict[str, Tally] = {}
+    found = {name: Tally() for name in attacks(given.seed) if given.only in name}
     with tempfile.TemporaryDirectory(prefix="gcr-faults-") as folder:
         Path(folder).chmod(0o755)  # for the child that is another user
-        for number, (name, attack) in enumerate(attacks(given.seed).items()):
-            if given.only in name:
-                at = Path(folder) / str(number)
-                at.mkdir()
-                found[name] = attack(at)
-                print(line(name, found[name]), flush=True)
+        parts = [(name, i) for name in found for i in range(len(attacks(given.seed)[name]))]
+        parts.sort(key=lambda part: part[0] not in LONGEST)
+        missing = Counter(name for name, _ in parts)
+        with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as processes:
+            running = {processes.submit(tried, given.seed, *part, folder): part[0] for part in parts}
+            for done in as_completed(running):
+                name = running[done]
+                found[name].add(done.result())
+                missing[name] -= 1
+                if not missing[name]:
+                    print(line(name, found[name]), flush=True)
     if not given.only:
         write(given.out, given.seed, found)
     return int(any(tally.survived < tally.tried for tally in found.values()))
+
+
+def tried(seed: int, name: str, part: int, folder: str) -> Tally:
+    """One part of an attack, in a folder of its own."""
+    at = Path(tempfile.mkdtemp(dir=folder))
+    at.chmod(0o755)
+    try:
+        return attacks(seed)[name][part](at)
+    except Exception as error:
+        tally = Tally()
+        tally.count(f"{name}, part {part}: {type(error).__name__}: {error}"[:500], "tracebacks")
+        return tally
+    finally:
+        shutil.rmtree(at, ignore_errors=True)
 
 
 def line(name: str, tally: Tally) -> str:
