@@ -38,6 +38,8 @@ def train_and_show(
     from gcr.runs.engine import Ending, run_all
 
     waiting = [job for job in jobs if not job.folder.finished]
+    for job in jobs:
+        job.folder.tidy()
     check_ready([job.experiment for job in waiting], how, needs_of_report() if title else set())
     for job in jobs:
         job.folder.check(job.experiment)

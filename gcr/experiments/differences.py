@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,10 @@ from gcr.experiments.names import plain
 def differing(first: Experiment, second: Experiment) -> dict[str, tuple[Any, Any]]:
     """The settings in which two experiments differ, under dotted names, with both values. Where method or selector
     differ, settings that only one of them has are left out."""
-    old, new = first.settings, second.settings
+    return _differing(first.settings, second.settings)
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     both = {key: (old.get(key, "absent"), new.get(key, "absent")) for key in [*old, *new]}
     unlike = {key: values for key, values in both.items() if values[0] != values[1]}
     others = tuple(key.removesuffix("name") for key in unlike if plain(key) == "name")
@@ -31,17 +34,17 @@ def unusual(experiment: Experiment) -> set[str]:
     memory = experiment.memory
     kept = (memory.selector.name, memory.buffer) if memory is not None else (None, None)
     about = (experiment.scenario, experiment.method.name, *kept, experiment.stream.online)
-    found = set(differing(experiment, replace(_usual(*about), seed=experiment.seed)))
+    settings = experiment.settings
+    found = set(_differing(settings, _usual(*about)))
     if "training.epochs" in found:  # one epoch changes the default of memory.admit
-        usual = _usual(*about, experiment.training.epochs)
-        found = {"training.epochs", *differing(experiment, replace(usual, seed=experiment.seed))}
-    return found
+        found = {"training.epochs", *_differing(settings, _usual(*about, experiment.training.epochs))}
+    return found - {"seed"}
 
 
 @lru_cache(maxsize=1024)  # a table asks the same for each of its rows
 def _usual(
     scenario: str, method: str, selector: str | None, buffer: int | None, online: bool, epochs: int | None = None
-) -> Experiment:
+) -> Mapping[str, Any]:
     given = {"online": online, "buffer": buffer, "epochs": epochs}
     overrides = {name: value for name, value in given.items() if value is not None}
-    return compose(scenario, method, selector=selector, overrides=overrides)
+    return compose(scenario, method, selector=selector, overrides=overrides).settings

@@ -199,6 +199,14 @@ class RunFolder:
         write_json(self.path / "result.json", result)
         self._drop_checkpoints()
 
+    def tidy(self) -> None:
+        """Remove what a process left that was killed between its result and its end."""
+        left = [file for kind in ("checkpoint-*", ".*.part", ".lock") for file in self.path.glob(kind)]
+        if left and self.finished:
+            with suppress(Busy, OSError), self.locked():
+                for file in left:
+                    file.unlink(missing_ok=True)
+
     def _drop_checkpoints(self) -> None:
         for file in self.path.glob("checkpoint-*.safetensors"):
             file.unlink(missing_ok=True)
@@ -252,23 +260,19 @@ class RunFolder:
 
 def finished_runs(folder: Path) -> Iterator[RunFolder]:
     """All finished runs below ``folder``, in the order of their paths; trials only where it is theirs."""
-    for run in _runs_with("result.json", folder):
-        if (run.path / "experiment.json").exists():
-            yield run
+    yield from _runs_with("result.json", "experiment.json", folder)
 
 
 def diverged_runs(folder: Path) -> Iterator[RunFolder]:
     """All runs below ``folder`` that diverged; trials only where it is theirs."""
-    for run in _runs_with(FAILURE, folder):
-        if not run.finished:
-            yield run
+    yield from (run for run in _runs_with(FAILURE, FAILURE, folder) if not run.finished)
 
 
-def _runs_with(name: str, folder: Path) -> Iterator[RunFolder]:
+def _runs_with(name: str, other: str, folder: Path) -> Iterator[RunFolder]:
     found = []
     for path, folders, files in os.walk(folder, followlinks=False):
         if TRIALS in folders:
             folders.remove(TRIALS)
-        if name in files:
+        if name in files and other in files:
             found.append(path)
     yield from (RunFolder(path) for path in sorted(map(Path, found)))

@@ -134,8 +134,7 @@ def main() -> int:
                 missing[name] -= 1
                 if not missing[name]:
                     print(line(name, found[name]), flush=True)
-    if not given.only:
-        write(given.out, given.seed, found)
+                    write(given.out, given.seed, name, found[name])
     return int(any(tally.survived < tally.tried for tally in found.values()))
 
 
@@ -161,13 +160,16 @@ def line(name: str, tally: Tally) -> str:
                         *tally.failures[:5]])  # fmt: skip
 
 
-def write(file: Path, seed: int, found: dict[str, Tally]) -> None:
+def write(file: Path, seed: int, name: str, tally: Tally) -> None:
+    """Put an attack in its place in the file; others stay as they were."""
+    there = json.loads(file.read_text())["attacks"] if file.exists() else {}
+    there[name] = tally.to_dict()
     values = {
         "command": "make faults",
         "seed": seed,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "attacks": {name: tally.to_dict() for name, tally in found.items()},
+        "attacks": {known: there[known] for known in attacks(seed) if known in there},
     }
     file.write_text(json.dumps(values, indent=1) + "\n")
 
