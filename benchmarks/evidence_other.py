@@ -233,7 +233,7 @@ def precision() -> str:
 def faults() -> str:
     """What ``make faults`` found."""
     harm = ("lost", "wrong", "left", "silent", "tracebacks", "hangs")
-    found = _json("faults.json")["attacks"]
+    found = _json("faults")["attacks"]
     rows = [
         [name, f"{one['tried']:,}" if one["tried"] else "not tried", *(str(one[count]) for count in harm)]
         for name, one in found.items()
