@@ -20,6 +20,7 @@ import logging
 import os
 import platform
 import re
+import stat
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEY = "digest"
+MAX_JSON_BYTES, MAX_JSON_DEPTH = 32 * 2**20, 64
 # SHA-256 for what is small. CRC-32 for tensors: it is 7 times as fast, and misses no single damaged stretch of 32 bits.
 KINDS = {b"sha256": 64, b"crc32": 8}  # with the number of their digits
 DIGEST = re.compile(rb'\\?"digest\\?":\s?\\?"(sha256|crc32):([0-9a-f]+)\\?"')
@@ -155,12 +157,35 @@ def json_bytes(values: Mapping[str, Any], indent: int | None = 2) -> bytes:
     return _sealed(text.encode(), len(text) - TAIL_BYTES, len(text))
 
 
+def load_json(content: str | bytes) -> Any:
+    """The value of a JSON text of bounded size and depth.
+
+    >>> load_json("[" * 70 + "]" * 70)
+    Traceback (most recent call last):
+        ...
+    gcr.settings.BadInput: JSON must be at most 64 levels deep
+    """
+    if len(content) > MAX_JSON_BYTES:
+        raise BadInput(f"JSON must have at most {MAX_JSON_BYTES} bytes, got {len(content)}")
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise BadInput(f"JSON must be at most {MAX_JSON_DEPTH} levels deep") from None
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        inside = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))
+        level = [one for values in inside for one in values if isinstance(one, (dict, list))]
+        if not level:
+            return value
+    raise BadInput(f"JSON must be at most {MAX_JSON_DEPTH} levels deep")
+
+
 def parse_json(content: bytes, file: str | Path) -> dict[str, Any]:
     """What ``json_bytes`` was given."""
     has_digest = _check(content, max(0, len(content) - TAIL_BYTES), len(content), file)
     try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        values = load_json(content)
+    except ValueError as error:
         raise Damaged(file, f"no JSON ({error})") from None
     if not isinstance(values, dict):
         raise Damaged(file, f"must be a JSON object, got {type(values).__name__}")
@@ -176,6 +201,9 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_JSON_BYTES:
+        raise Damaged(path, f"must be a file of at most {MAX_JSON_BYTES} bytes")
     return parse_json(path.read_bytes(), path)
 
 

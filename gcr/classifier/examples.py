@@ -5,7 +5,6 @@ The first update fixes the form (size and channels, or columns and their scale).
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,8 @@ import torch
 from torch import Tensor
 
 from gcr.classifier.sources import FeatureRows, PictureFiles, Source
-from gcr.data.pictures import BadPicture, Tally, decode
+from gcr.data.archive import MAX_MEMBER_BYTES
+from gcr.data.pictures import BadPicture, Tally, decode, opened
 from gcr.data.source import Pixels, times
 from gcr.settings import BadInput
 
@@ -164,10 +164,8 @@ def _head(file: Path) -> _Head | None:
 
 def _head_of(data: bytes) -> _Head | None:
     """None where it is no picture."""
-    from PIL import Image
-
     try:
-        with Image.open(io.BytesIO(data)) as picture:
+        with opened(data) as picture:
             return _Head(picture.width, picture.height, picture.mode in GREY_MODES)
     except Exception:  # Pillow raises many kinds
         return None
@@ -175,6 +173,10 @@ def _head_of(data: bytes) -> _Head | None:
 
 def _content(file: Path) -> bytes:
     try:
+        if not file.is_file() and file.exists():
+            raise BadPicture(str(file), "not a file")
+        if file.stat().st_size > MAX_MEMBER_BYTES:
+            raise BadPicture(str(file), f"more than {MAX_MEMBER_BYTES} bytes")
         return file.read_bytes()
     except OSError as error:
         raise BadPicture(str(file), error.strerror or "cannot be opened") from None

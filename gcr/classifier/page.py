@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from gcr.classifier.held_out import counts, mean
 from gcr.classifier.saved import Classifier
 from gcr.files import write_whole
+from gcr.report.build import policy, style
 from gcr.report.cells import Cell, Row, Table, bytes_text, number_cell
 from gcr.report.charts import (
     BOTTOM,
@@ -50,7 +50,8 @@ def render(classifier: Classifier, version: int) -> str:
     return str(
         _template().render(
             title=classifier.folder.path.resolve().name,
-            style=resources.files("gcr.report").joinpath("page.css").read_text(encoding="utf-8"),
+            policy=policy(scripts=False),
+            style=style(),
             version=version,
             classifier=classifier,
             parameters=f"{sum(p.numel() for p in classifier.learner.net.parameters()):,}",

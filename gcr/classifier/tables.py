@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcr.data.archive import in_short
+from gcr.data.parquet_check import LIMITS, check_parquet, parquet_library
 from gcr.settings import BadInput
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
@@ -103,6 +106,8 @@ class Table:
 
 
 def read_table(file: Path) -> Table:
+    if not file.is_file():
+        raise BadInput(f"{file} must be a file; it is not there, or it is a folder, a pipe or a device")
     columns = _read_parquet(file) if file.suffix.lower() == ".parquet" else _read_csv(file)
     table = Table(file, columns)
     if not columns or not len(table):
@@ -119,8 +124,7 @@ def _read_csv(file: Path) -> dict[str, list[Any]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{file} cannot be read ({error}); save it as CSV in UTF-8") from None
     names, rows = (rows[0], [row for row in rows[1:] if row]) if rows else ([], [])
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise BadInput(f'{file} has two columns "{min(twice)}"; rename one')
+    _check_distinct(file, names)
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise BadInput(f"row {number} of {file} must have {len(names)} values, as the first line, got {len(row)}")
@@ -128,15 +132,20 @@ def _read_csv(file: Path) -> dict[str, list[Any]]:
 
 
 def _read_parquet(file: Path) -> dict[str, list[Any]]:
+    check_parquet([(str(file), file)])
     try:
-        from pyarrow import parquet
-    except ImportError:
-        raise BadInput("parquet files need pyarrow; install it with: pip install pyarrow") from None
-    try:
-        table = parquet.read_table(file)
+        table = parquet_library().ParquetFile(file, **LIMITS).read(use_threads=False)
+        _check_distinct(file, table.column_names)
+        return {name: table.column(name).to_pylist() for name in table.column_names}
+    except BadInput:
+        raise
     except Exception as error:  # of many kinds
-        raise BadInput(f"{file} cannot be read as parquet ({error}); get it again") from None
-    return {name: table.column(name).to_pylist() for name in table.column_names}
+        raise BadInput(f"{file} cannot be read as parquet ({in_short(error)}); get it again") from None
+
+
+def _check_distinct(file: Path, names: Sequence[str]) -> None:
+    if twice := [name for name, n in Counter(names).items() if n > 1]:
+        raise BadInput(f'{file} has two columns "{min(twice)}"; rename one')
 
 
 def _label(value: Any) -> str:

@@ -1,7 +1,8 @@
 """Files by name, from a folder, a zip, a tar archive or a few single files; nothing is ever extracted to disk.
 
-An archive is refused as a whole if a member has an absolute path or one with "..", is a link or a device, occurs
-twice, or if the archive has too many members or unpacks to too much.
+An archive is refused as a whole if a member has an absolute path, one with ".." or a name that is not text, is a link,
+a device or a sparse file, is encrypted, is packed by an unusual method or occurs twice; or if the archive has too many
+members, unpacks to too much, or to too much for its size.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ MAX_MEMBERS = 3_000_000
 MAX_ZIP_BYTES = 500 * 2**30  # members are read one at a time
 MAX_TAR_BYTES = 4 * 2**30  # all members are held in memory
 MAX_MEMBER_BYTES = 2 * 2**30
+RATIO_FROM, MAX_RATIO = 64 * 2**20, 200  # what unpacks to more than the first may be so many times its packed size
+MAX_HEADERS = 2**20, 4096  # bytes of a tar that are no contents: in all, and for each member
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
+ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+ZIP_FLAGS = {0x1: "encrypted", 0x20: "a patch of another file", 0x40: "encrypted", 0x2000: "encrypted"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,8 @@ def open_tree(paths: list[Path]) -> Tree:
 
 
 def gunzip(data: bytes, name: str, limit: int = MAX_MEMBER_BYTES) -> bytes:
-    """Unpacked ``data``; an error for what is damaged or unpacks to more than ``limit`` bytes."""
+    """Unpacked ``data``; an error for what is damaged or unpacks to more than ``limit`` bytes, or a bomb."""
+    limit = min(limit, most_unpacked(len(data)))
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             unpacked = file.read(limit + 1)
@@ -78,8 +84,19 @@ def gunzip(data: bytes, name: str, limit: int = MAX_MEMBER_BYTES) -> bytes:
     return unpacked
 
 
-def _read_file(path: Path) -> bytes:
+def most_unpacked(packed: int) -> int:
+    """Bytes that a file of ``packed`` bytes may unpack to."""
+    return RATIO_FROM + MAX_RATIO * packed
+
+
+def read_file(path: Path) -> bytes:
+    """Its content; an error for what cannot be read, is too large, or is a pipe or a device, which may have no end."""
     try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise BadInput(f"{path} must be a file; it is a folder, a pipe or a device")
+        if about.st_size > MAX_MEMBER_BYTES:
+            raise BadInput(f"{path} has {about.st_size} bytes; at most {MAX_MEMBER_BYTES} are read")
         return path.read_bytes()
     except OSError as error:
         raise BadInput(f"{path} cannot be read ({error.strerror})") from None
@@ -90,7 +107,7 @@ def _single_files(paths: list[Path]) -> Tree:
     if len(by_name) < len(paths):
         raise BadInput("two of the given files have the same name; give their folder instead")
     where = " ".join(map(str, paths))
-    return Tree(where, tuple(by_name), lambda name: _read_file(by_name[name]), lambda name: by_name[name])
+    return Tree(where, tuple(by_name), lambda name: read_file(by_name[name]), lambda name: by_name[name])
 
 
 def _folder(path: Path) -> Tree:
@@ -110,61 +127,89 @@ def _folder(path: Path) -> Tree:
     return Tree(
         str(path),
         tuple(sorted(names)),
-        lambda name: _read_file(path / name),
+        lambda name: read_file(path / name),
         lambda name: Path(path / name),
         tuple(sorted(inside)),
     )
 
 
 def _zip(path: Path) -> Tree:
-    try:
-        archive = zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise BadInput(f"{path} is not a complete zip archive ({error}); get it again") from None
-    gate = _Gate(path, MAX_ZIP_BYTES)
     members: dict[str, zipfile.ZipInfo] = {}
     folders: list[str] = []
-    for info in archive.infolist():
-        if stat.S_ISLNK(info.external_attr >> 16):
-            raise gate.refused(info.filename, "a link")
-        if info.flag_bits & 1:
-            raise gate.refused(info.filename, "encrypted")
-        name = gate.admit(info.filename, info.file_size)
-        if info.is_dir():
-            folders.append(name)
-        else:
-            members[gate.once(name)] = info
+    try:
+        archive = zipfile.ZipFile(path)
+        gate = _Gate(path, MAX_ZIP_BYTES)
+        for info in archive.infolist():
+            name = gate.admit(info.filename, info.file_size)
+            _check_packing(info, gate)
+            if info.is_dir():
+                folders.append(name)
+            else:
+                members[gate.once(name)] = info
+    except BadInput:
+        raise
+    except Exception as error:  # damaged archives raise many kinds
+        raise BadInput(f"{path} is not a complete zip archive ({in_short(error)}); get it again") from None
+    if sum(info.compress_size for info in members.values()) > path.stat().st_size:
+        raise BadInput(f"{path} is refused: its members overlap; get the archive from a source you trust")
 
     def read(name: str) -> bytes:
         try:
             return archive.read(members[name])  # never gives more than the size the archive states, and checks its CRC
-        except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-            raise BadInput(f"{name} in {path} cannot be unpacked ({error}); get the archive again") from None
+        except Exception as error:
+            raise BadInput(f"{name} in {path} cannot be unpacked ({in_short(error)}); get the archive again") from None
 
     return Tree(str(path), tuple(sorted(members)), read, folders=tuple(folders))
 
 
+def _check_packing(info: zipfile.ZipInfo, gate: _Gate) -> None:
+    if stat.S_ISLNK(info.external_attr >> 16):
+        raise gate.refused(info.filename, "a link")
+    for flag, what in ZIP_FLAGS.items():
+        if info.flag_bits & flag:
+            raise gate.refused(info.filename, what)
+    if info.compress_type not in ZIP_METHODS:
+        raise gate.refused(
+            info.filename, f"packed by method {info.compress_type}", "unpack it yourself, or use deflate"
+        )
+
+
 def _tar(path: Path) -> Tree:
     """A compressed tar has no index, so that its files are read in one pass and kept in memory."""
-    gate = _Gate(path, MAX_TAR_BYTES)
     contents: dict[str, bytes] = {}
     folders: list[str] = []
     try:
+        gate = _Gate(path, MAX_TAR_BYTES)
         with open(path, "rb") as file, gzip.open(file) if _is_gzip(file) else file as plain:
             stream = _Limited(plain, gate)
             with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
                 for member in archive:
-                    if not (member.isfile() or member.isdir()):
-                        raise gate.refused(member.name, "a link" if member.issym() or member.islnk() else "a device")
+                    _check_kind(member, gate)
                     name = gate.admit(member.name, member.size)
                     if member.isdir():
                         folders.append(name)
                     else:
                         content = archive.extractfile(member)
                         contents[gate.once(name)] = content.read() if content else b""
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise BadInput(f"{path} is not a complete tar archive ({error}); get it again") from None
+    except BadInput:
+        raise
+    except Exception as error:  # damaged archives raise many kinds
+        raise BadInput(f"{path} is not a complete tar archive ({in_short(error)}); get it again") from None
     return Tree(str(path), tuple(sorted(contents)), contents.__getitem__, folders=tuple(folders))
+
+
+def _check_kind(member: tarfile.TarInfo, gate: _Gate) -> None:
+    if not (member.isfile() or member.isdir()):
+        raise gate.refused(member.name, "a link" if member.issym() or member.islnk() else "a device")
+    if member.issparse():
+        raise gate.refused(member.name, "a sparse file")
+    if member.size < 0:
+        raise gate.refused(member.name, f"{member.size} bytes")
+
+
+def in_short(error: Exception) -> str:
+    """What a library says of a damaged file, in one line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _is_gzip(file: IO[bytes]) -> bool:
@@ -173,23 +218,31 @@ def _is_gzip(file: IO[bytes]) -> bool:
     return start == b"\x1f\x8b"
 
 
+def _printable(name: str) -> str:
+    """
+    >>> _printable("a\\nb")
+    'a\\\\nb'
+    """
+    return repr(name[:200])[1:-1]
+
+
 class _Gate:
     """What members of an archive must keep to."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        self.path, self.max_bytes = path, max_bytes
+        self.path, self.max_bytes = path, min(max_bytes, most_unpacked(path.stat().st_size))
         self.members = self.bytes = 0
         self.names: set[str] = set()
 
-    def refused(self, name: str, what: str) -> BadInput:
-        return BadInput(
-            f'{self.path} is refused: its member "{name}" is {what}; get the archive from a source you trust'
-        )
+    def refused(self, name: str, what: str, remedy: str = "get the archive from a source you trust") -> BadInput:
+        return BadInput(f'{self.path} is refused: its member "{_printable(name)}" is {what}; {remedy}')
 
     def admit(self, name: str, size: int) -> str:
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or name[1:2] == ":":
             raise self.refused(name, "a path that leads out of the archive")
+        if not all(" " <= letter < "\ud800" or letter > "\udfff" for letter in name):
+            raise self.refused(name, "a name that is not text")
         if size > MAX_MEMBER_BYTES:
             raise self.refused(name, f"{size} bytes unpacked, more than {MAX_MEMBER_BYTES}")
         self.members += 1
@@ -206,8 +259,8 @@ class _Gate:
             )
 
     def once(self, name: str) -> str:
-        if name in self.names:
-            raise self.refused(name, "there twice")
+        if name in self.names or not name:
+            raise self.refused(name, "there twice" if name else "without a name")
         self.names.add(name)
         return name
 
@@ -221,6 +274,8 @@ class _Limited:
     def read(self, size: int) -> bytes:
         block: bytes = self.stream.read(size)
         self.bytes += len(block)
-        headers = 2**20 + 1536 * self.gate.members  # and padding: they do not count as contents
+        headers = MAX_HEADERS[0] + MAX_HEADERS[1] * self.gate.members  # and padding: they do not count as contents
         self.gate.check_bytes(self.bytes - headers)
+        if self.bytes - headers > self.gate.bytes:
+            raise BadInput(f"{self.gate.path} is refused: it unpacks to more than its members; get it again")
         return block

@@ -14,6 +14,7 @@ from gcr.settings import BadInput
 ATTEMPTS = 4  # a transfer that breaks is taken up again this often
 TIMEOUT_SECONDS = 60
 BLOCK = 2**18
+MOST_BYTES = 2**40
 
 
 def fetch(
@@ -22,10 +23,12 @@ def fetch(
     target: Path,
     progress: Progress = no_progress,
     elsewhere: str = "gcr data import NAME PATH",
+    most: int = MOST_BYTES,
 ) -> None:
     """Download ``url`` to ``target``. What an interrupted call left in ``<target>.part`` is not fetched again.
 
-    ``elsewhere`` is the command that takes a copy from elsewhere, for messages.
+    ``elsewhere`` is the command that takes a copy from elsewhere, for messages. A server that sends more than ``most``
+    bytes sends something else.
     """
     if not url.startswith(("http://", "https://")):
         raise BadInput(f'an address to download from must begin with http:// or https://, got "{url}"')
@@ -35,7 +38,7 @@ def fetch(
     for attempt in range(ATTEMPTS):
         before = part.stat().st_size if part.exists() else 0
         try:
-            _transfer(url, part, progress, elsewhere)
+            _transfer(url, part, progress, elsewhere, most)
             break
         except _Broken as broken:
             moved = part.exists() and part.stat().st_size > before
@@ -62,7 +65,7 @@ class _Broken(Exception):
     """The transfer stopped on the way."""
 
 
-def _transfer(url: str, part: Path, progress: Progress, elsewhere: str) -> None:
+def _transfer(url: str, part: Path, progress: Progress, elsewhere: str, most: int) -> None:
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "gcr", "Accept-Encoding": "identity"})
     if have:
@@ -86,16 +89,19 @@ def _transfer(url: str, part: Path, progress: Progress, elsewhere: str) -> None:
             have = 0
         length = answer.headers.get("Content-Length")
         total = have + int(length) if length and length.isdigit() else 0
-        _save(answer, part, have, total, progress)
+        _save(answer, part, have, total, progress, most)
 
 
-def _save(answer: http.client.HTTPResponse, part: Path, have: int, total: int, progress: Progress) -> None:
+def _save(answer: http.client.HTTPResponse, part: Path, have: int, total: int, progress: Progress, most: int) -> None:
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "ab" if have else "wb") as file:
             while block := _next_block(answer, have):
                 file.write(block)
                 have += len(block)
+                if have > most:
+                    part.unlink()
+                    raise BadInput(f"the server sends more than {most} bytes for {part.stem}; it was removed")
                 progress(part.name.removesuffix(".part"), have, total)
     except OSError as error:
         raise BadInput(f"cannot write {part} ({error.strerror or error}); set GCR_DATA to another folder") from None

@@ -63,7 +63,8 @@ def get_set(
             url = f"{mirror.rstrip('/')}/{archive.file_name}" if mirror else archive.url
             say(f"{name}: downloading {url} ({archive.megabytes} MB)")
             files.append(folder / archive.file_name)
-            fetch(url, archive.md5, files[-1], progress, elsewhere=f"gcr data import {name} PATH")
+            most = (2 * archive.megabytes + 1) * 10**6
+            fetch(url, archive.md5, files[-1], progress, elsewhere=f"gcr data import {name} PATH", most=most)
         about = import_set(name, files, progress=progress, say=say)
         shutil.rmtree(folder, ignore_errors=True)
     finally:

@@ -9,6 +9,8 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Condition
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,9 @@ from gcr.data.source import Pixels, block_rows
 from gcr.settings import BadInput
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".gif", ".tif", ".tiff")
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "PPM", "GIF", "TIFF")  # no others: Pillow runs programs for some
 MAX_PIXELS = 80_000_000  # of one picture: larger ones are taken for bombs
+MAX_DECODED = 40_000_000  # pixels in memory at a time, in all threads: they need up to 24 bytes each
 NAMED = 5  # bad pictures that are named; the others are counted
 
 
@@ -65,22 +69,23 @@ def decode(data: bytes, name: str, channels: int = 3, size: int = 0, upright: bo
 
     ``upright`` turns it as its EXIF data say. Official sets are read without, as everywhere, so that figures compare.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     if not data:
         raise BadPicture(name, "empty file")
     try:
-        with Image.open(io.BytesIO(data)) as picture:
-            if picture.width * picture.height > MAX_PIXELS:
-                raise BadPicture(name, f"{picture.width} x {picture.height} pixels; at most {MAX_PIXELS} are read")
+        with opened(data) as picture:
+            _check_pixels(picture, name, MAX_PIXELS)
             if size:
                 picture.draft(None, (2 * size, 2 * size))  # a JPEG many times too large is decoded at a lower scale
-            if upright:
-                _turn(picture)
-            plain: Any = _opaque(_eight_bits(picture, name)).convert("RGB" if channels == 3 else "L")
-            if size:
-                plain = _square(plain, size)
-            pixels = np.asarray(plain, dtype=np.uint8)
+            _check_pixels(picture, name, MAX_DECODED)
+            with IN_MEMORY.room_for(picture.width * picture.height):
+                if upright:
+                    _turn(picture)
+                plain: Any = _opaque(_eight_bits(picture, name)).convert("RGB" if channels == 3 else "L")
+                if size:
+                    plain = _square(plain, size)
+                pixels = np.asarray(plain, dtype=np.uint8)
     except BadInput:
         raise
     except UnidentifiedImageError:
@@ -88,6 +93,40 @@ def decode(data: bytes, name: str, channels: int = 3, size: int = 0, upright: bo
     except Exception as error:  # Pillow raises many kinds for damaged pictures
         raise BadPicture(name, str(error) or type(error).__name__) from None
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+class _InMemory:
+    """Pixels that are being decoded. A thread waits while there are too many."""
+
+    def __init__(self) -> None:
+        self.pixels, self.changed = 0, Condition()
+
+    @contextmanager
+    def room_for(self, pixels: int) -> Iterator[None]:
+        with self.changed:
+            self.changed.wait_for(lambda: self.pixels + pixels <= MAX_DECODED)
+            self.pixels += pixels
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.pixels -= pixels
+                self.changed.notify_all()
+
+
+IN_MEMORY = _InMemory()
+
+
+def _check_pixels(picture: Any, name: str, most: int) -> None:
+    if picture.width * picture.height > most:
+        raise BadPicture(name, f"{picture.width} x {picture.height} pixels; at most {most} are read")
+
+
+def opened(data: bytes) -> Any:
+    """The picture, of which only the beginning has been read."""
+    from PIL import Image
+
+    return Image.open(io.BytesIO(data), formats=FORMATS)
 
 
 def first_shape(
@@ -178,7 +217,7 @@ def _opaque(picture: Any) -> Any:
 
     if picture.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in picture.info:
         return picture
-    layered = picture.convert("RGBA")
+    layered = picture if picture.mode == "RGBA" else picture.convert("RGBA")
     if layered.getchannel("A").getextrema()[0] == 255:
         return picture
     return Image.alpha_composite(Image.new("RGBA", layered.size, (255, 255, 255, 255)), layered)
@@ -191,6 +230,8 @@ def _square(picture: Any, size: int) -> Any:
     if (width, height) == (size, size):
         return picture
     scale = size / min(width, height)
+    if width * height * scale**2 > MAX_DECODED:
+        raise ValueError(f"{width} x {height} pixels, too narrow to be resized")
     picture = picture.resize(
         (max(size, round(width * scale)), max(size, round(height * scale))), Image.Resampling.BILINEAR
     )

@@ -55,6 +55,13 @@ def block_rows(shape: tuple[int, ...]) -> int:
     return max(1, min(4096, BLOCK_BYTES // int(np.prod(shape))))
 
 
+def labels_of(values: object, where: str) -> Labels:
+    """Labels as a file gives them: a list of whole numbers of at most 64 bits."""
+    if not isinstance(values, list) or not all(type(value) is int and -(2**63) <= value < 2**63 for value in values):
+        raise BadInput(f"{where} must be a list of whole numbers")
+    return np.array(values, dtype=np.int64)
+
+
 def counts(labels: Labels, n_classes: int) -> list[int]:
     return [int(n) for n in np.bincount(labels, minlength=n_classes)]
 

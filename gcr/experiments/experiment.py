@@ -19,11 +19,12 @@ import torch
 from torch import nn
 
 from gcr import models, scenarios
-from gcr.experiments.defaults import FOLLOWS_LR, ONLINE, OPTIMIZER
+from gcr.experiments.defaults import FOLLOWS_LR, ONE_LR, ONLINE, OPTIMIZER
 from gcr.experiments.migrate import migrated
 from gcr.experiments.names import flat, short_names
 from gcr.experiments.optimizers import OptimizerSpec
 from gcr.experiments.variants import check_variant, default_variant, has_variants, settings_of_variant
+from gcr.files import load_json
 from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS, Method
 from gcr.scenarios import Scenario, Stream
@@ -54,6 +55,7 @@ class Experiment:
         if self.memory is not None:
             self.memory.check_classes(about.n_classes, about.name)
             self.method.check_memory(self.memory.buffer, self.stream.tasks or about.n_tasks)
+            self.memory.check_predictor(self.method.name, bool(self.method.predictor))
         self._check_stream()
         if bool(self.method.replays) != (self.memory is not None):
             raise BadInput(f"method {self.method.name} {'needs a' if self.method.replays else 'keeps no'} memory")
@@ -123,7 +125,7 @@ class Experiment:
 
     @classmethod
     def from_json(cls, text: str) -> Experiment:
-        values = json.loads(text)
+        values = load_json(text)
         if not isinstance(values, dict):
             raise BadInput(f"an experiment must be a JSON object, got {type(values).__name__}")
         return cls.from_dict(values)
@@ -203,7 +205,10 @@ def compose(
         "method": dict(ONLINE.get(method, {})) if streamed else {},
         "memory": {"buffer": about.buffer},
         "selector": {},
-        "optimizer": {"lr": about.stream_lr if streamed else about.lr, **OPTIMIZER.get(method, {})},
+        "optimizer": {
+            "lr": about.stream_lr if streamed and method not in ONE_LR else about.lr,
+            **OPTIMIZER.get(method, {}),
+        },
         "training": {"epochs": 1, "batch": about.stream_batch} if streamed else {"epochs": about.epochs},
     }
     training = Training(**usual["training"] | values["training"])
@@ -246,7 +251,7 @@ def assign(
     for key, value in given.items():
         owner, name = find_owner(key, owners, whose)
         if f"{owner}.{name}" in unused:
-            why = ": each task is one" if name == "stream" else ""
+            why = {"stream": ": each task is one", "pool_network": ", as the trained network predicts"}.get(name, "")
             raise BadInput(f"{whose} ignores {key}{why}; leave it out")
         if name in values[owner]:
             raise BadInput(f"{owner}.{name} is given twice; give it once")
@@ -278,7 +283,8 @@ def unused_by(method: type[Method]) -> frozenset[str]:
     others: Owners = {"memory": Policy, "optimizer": OptimizerSpec, "training": Training}
     names = {f"{owner}.{name}" for owner, part in others.items() for name in setting_names(part)}
     found = {key for key in names if not method.unused.isdisjoint(key.split("."))}
-    return frozenset(found | ({"stream.stream"} if _knows_tasks(method) else set()))
+    found |= {"stream.stream"} if _knows_tasks(method) else set()
+    return frozenset(found if method.predictor else found | {"memory.pool_network"})
 
 
 def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dict[str, Any]:

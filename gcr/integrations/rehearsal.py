@@ -293,7 +293,7 @@ def check_method(method: object) -> None:
 
 
 def _check_policy(policy: Policy) -> None:
-    for name, usual in (("pool", "reservoir"), ("refresh", "never"), ("statistics", "training")):
+    for name, usual in (("pool", "reservoir"), ("pool_network", "trained"), ("statistics", "training")):
         if getattr(policy, name) != usual:
             raise BadInput(f"{name} must be {usual} in the loop of another framework, got {getattr(policy, name)}")
 

@@ -47,6 +47,7 @@ def checked_policy(memory: int | Policy, method: Method) -> Policy | None:
     if isinstance(memory, Policy):
         if memory.pool == "selector":
             raise BadInput("pool=selector looks at all examples of a task again; use pool=reservoir")
+        memory.check_predictor(method.name, bool(method.predictor))
         return memory
     return Policy(buffer=as_count("memory", memory, 1), selector=BalancedReservoir())
 

@@ -24,7 +24,6 @@ from gcr.training.loop import own_cuda_stream
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer, trained_parameters
 from gcr.training.randomness import EpochDraws, StepDraws
-from gcr.training.refresh import refresh_logits
 from gcr.training.reselect import recompute_bn_on_memory, reselect
 from gcr.training.settings import Training
 from gcr.training.state import RunState
@@ -108,14 +107,14 @@ class Engine:
         rows = memory.filled_rows()
         rows = rows[memory.columns["task"][rows] == memory.updates]
         with computing(self.precision, self.device):
-            refresh_logits(memory, rows, self.method, state.net, state.extras, self.views)
+            for part in rows.split(AT_ONCE):
+                images = self.views.plain(memory.columns["image"][part])
+                memory.columns["logits"][part] = self.method.predict(state.net.eval(), images, state.extras).float()
 
     def end_task(self) -> None:
         """Where a selector chooses memory, it does so now."""
         state, policy = self.state, self.policy
         if policy is not None and state.memory is not None:
-            if policy.refresh == "stages":
-                self.refresh_logits()
             if policy.selects and not policy.every and int(state.memory.pooled):
                 self._select()
             elif not policy.selects:
@@ -212,7 +211,7 @@ class Engine:
         self.refuse_diverged()
         key = (self.seed, len(state.selections))
         with computing(self.precision, self.device, autocast=False):
-            about = reselect(state.memory, policy, self.method, state.net, self.views, key)
+            about = reselect(state.memory, policy, self.method, state.net, self.views, key, extras=state.extras)
         state.selections.append({"task": self.tasks} | about)
 
     def _on_own_stream(self) -> Any:

@@ -82,6 +82,7 @@ class Memory:
                 lambda part: engine.views.plain(stored["image"][part]),
                 policy,
                 kept=rows < buffer.capacity,
+                extras=engine.state.extras,
             )
 
     def __len__(self) -> int:

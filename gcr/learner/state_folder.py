@@ -256,7 +256,7 @@ def _read_version(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         claimed, about, of_tensors = values.pop("sha256"), values["about"], values["tensors"]["sha256"]
     except BadInput:
         raise
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise Damaged(f"{file} is damaged (not the JSON of a state)") from None
     if claimed != _own_hash(values):
         raise Damaged(f"{file} is damaged (its checksum is wrong)")

@@ -1,6 +1,6 @@
 """What is remembered, how it is filled and how it is replayed."""
 
-from gcr.memory.balanced import BalancedReservoir, offer_balanced
+from gcr.memory.balanced import BalancedReservoir, offer_balanced, update_losses
 from gcr.memory.buffer import Buffer
 from gcr.memory.examples import Examples
 from gcr.memory.gss_greedy import GssGreedy
@@ -21,4 +21,5 @@ __all__ = [
     "Sampler",
     "Split",
     "offer_balanced",
+    "update_losses",
 ]

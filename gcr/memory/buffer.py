@@ -62,15 +62,21 @@ class Buffer:
         device: torch.device | str = "cpu",
         scored: bool = False,
         dtype: torch.dtype = torch.uint8,
+        losses: bool = False,
     ) -> Self:
         """A buffer whose columns are there from the start. ``scored``: with a column for scores or priorities;
-        ``dtype``: of the images."""
+        ``dtype``: of the images; ``losses``: with a column for losses."""
         buffer = cls(capacity, candidates, device=device)
-        buffer._allocate(image_shape, dtype, n_classes, scored)
+        buffer._allocate(image_shape, dtype, n_classes, scored, losses)
         return buffer
 
     def _allocate(
-        self, image_shape: tuple[int, ...], dtype: torch.dtype, n_classes: int | None, scored: bool = False
+        self,
+        image_shape: tuple[int, ...],
+        dtype: torch.dtype,
+        n_classes: int | None,
+        scored: bool = False,
+        losses: bool = False,
     ) -> None:
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros((self.rows + 1, *shape), dtype=dtype, device=self.device)
@@ -81,6 +87,8 @@ class Buffer:
         self.columns |= {"weight": zeros(), "task": zeros(dtype=torch.int64)}
         if scored:
             self.columns["score"] = zeros()
+        if losses:
+            self.columns["loss"] = zeros()
 
     # For a training loop of one's own.
 
@@ -110,12 +118,16 @@ class Buffer:
         self.samples += 1
         return self._examples(Coin.rows(self, torch.from_numpy(draws).to(self.device), n))
 
-    def pool(self, features: Any = None, residuals: Any = None) -> Pool:
+    def pool(self, features: Any = None, residuals: Any = None, reducible: Any = None) -> Pool:
         """What a selector chooses from: all rows in use, in the order of ``images``."""
         rows = self.filled_rows()
         given = {
-            name: as_floats(name, values, len(rows), 2, self.device)
-            for name, values in (("features", features), ("residuals", residuals))
+            name: as_floats(name, values, len(rows), dim, self.device)
+            for name, values, dim in (
+                ("features", features, 2),
+                ("residuals", residuals, 2),
+                ("reducible", reducible, 1),
+            )
             if values is not None
         }
         label, weight, task = (self.columns[name][rows] for name in ("label", "weight", "task"))
@@ -128,12 +140,13 @@ class Buffer:
         residuals: Any = None,
         budget: int | None = None,
         draws: Tensor | None = None,
+        reducible: Any = None,
     ) -> Coreset:
         """Keep the rows that ``selector`` chooses from buffer and candidates, with its weights; empty the candidates.
 
-        ``features`` [n, f] and ``residuals`` [n, classes] are those of ``images``, row by row. ``budget`` is the
-        capacity if not given; ``draws`` [n] replace the buffer's own. Rows of the result are those of ``images``
-        before the call.
+        ``features`` [n, f], ``residuals`` [n, classes] and ``reducible`` losses [n] are those of ``images``, row by
+        row; a selector names what it needs. ``budget`` is the capacity if not given; ``draws`` [n] replace the buffer's
+        own. Rows of the result are those of ``images`` before the call.
         """
         if not isinstance(selector, Selector) or isinstance(selector, type):
             raise BadInput(f"selector must be one of gcr.select, such as GradApprox(), got {selector!r}")
@@ -143,10 +156,10 @@ class Buffer:
             )
         self._refuse_empty("reselect")
         budget = self.capacity if budget is None else as_count("budget", budget, 1, self.capacity)
-        for name, values in (("features", features), ("residuals", residuals)):
+        for name, values in (("features", features), ("residuals", residuals), ("reducible", reducible)):
             if values is None and name in selector.needs:
                 raise BadInput(f"{name} must be given for {selector.name}, a row for each of buffer.images")
-        pool = self.pool(features, residuals)
+        pool = self.pool(features, residuals, reducible)
         if draws is None:
             draws = selection_draws((self.seed, int(self.updates)), len(pool)).to(self.device)
         coreset = selector(pool, budget, draws)
@@ -311,7 +324,8 @@ class Buffer:
         if columns and not self.columns:
             logits = columns.get("logits")
             shape, dtype = tuple(columns["image"].shape[1:]), columns["image"].dtype
-            self._allocate(shape, dtype, None if logits is None else logits.shape[1], "score" in columns)
+            n_classes = None if logits is None else logits.shape[1]
+            self._allocate(shape, dtype, n_classes, "score" in columns, "loss" in columns)
         for name, tensor in self.tensors():
             tensor.copy_(state[name])
         self.seed = int(state["seed"])

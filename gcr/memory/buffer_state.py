@@ -10,7 +10,7 @@ from gcr.settings import BadInput
 
 COUNTERS = ("kept", "pooled", "seen", "seen_since", "updates", "adds", "samples")
 SIZES = ("capacity", "candidates", "seed")
-NEEDED, OPTIONAL = {"image", "label", "weight", "task"}, {"logits", "score"}  # columns
+NEEDED, OPTIONAL = {"image", "label", "weight", "task"}, {"logits", "score", "loss"}  # columns
 
 
 def checked_columns(

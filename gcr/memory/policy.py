@@ -72,6 +72,19 @@ class Policy(Settings):
         choices=("evaluation", "training", "class"),
         advanced=True,
     )
+    pool_views: int = setting(
+        1,
+        "weak views of an example that selection sees; features and residuals are each averaged over them",
+        low=1,
+        advanced=True,
+    )
+    pool_network: str = setting(
+        "trained",
+        "whose features and residuals selection sees: the trained network's, or the predictor's, where a method"
+        " predicts with an EMA of the weights",
+        choices=("trained", "predictor"),
+        advanced=True,
+    )
     sampling: str = setting(
         "coin",
         "how a replay minibatch is shared between candidates and buffer",
@@ -91,12 +104,6 @@ class Policy(Settings):
         choices=("all", "correct"),
         advanced=True,
     )
-    refresh: str = setting(
-        "never",
-        "stored logits of a stage's classes at its end: left, or replaced by what the method predicts then",
-        choices=("never", "stages"),
-        advanced=True,
-    )
     statistics: str = setting(
         "training",
         "BatchNorm statistics for prediction: those of training, or recomputed on memory's images",
@@ -108,12 +115,23 @@ class Policy(Settings):
         super().__post_init__()
         if not self.selects:
             kind = "a reservoir" if isinstance(self.selector, Reservoir) else self.selector.name
-            if given := self.changed("candidates", "every", "pool", "pool_view", "pool_mode", "kept_weights"):
+            names = ("candidates", "every", "pool", "pool_view", "pool_mode", "pool_views", "pool_network")
+            if given := self.changed(*names, "kept_weights"):
                 raise BadInput(f"{given} needs a selector, but memory is {kind}; leave it out, or name a selector")
+        if self.pool_views > 1 and self.pool_view != "weak":
+            raise BadInput(
+                f"pool_views averages weak views, got {self.pool_views} with pool_view={self.pool_view}; "
+                "add --set pool_view=weak"
+            )
         if self.every and getattr(self.selector, "shares", "class") == "task":
             raise BadInput(
                 "every selects without knowing tasks, but shares=task shares memory between them; "
                 "add --set selector.shares=class or use --variant paper"
+            )
+        if self.pool == "selector" and "reducible" in getattr(self.selector, "needs", ()):
+            raise BadInput(
+                f"{self.selector.name} compares with logits from when an example came, which pool=selector replaces; "
+                "leave it out"
             )
         if self.pool == "selector" and self.every:
             raise BadInput("pool=selector chooses among all images of a task or stream; leave out every")
@@ -140,6 +158,11 @@ class Policy(Settings):
         return isinstance(self.selector, BalancedReservoir)
 
     @property
+    def evicts_by_loss(self) -> bool:
+        """Whether memory keeps losses, by which examples go."""
+        return isinstance(self.selector, BalancedReservoir) and self.selector.evict == "loss"
+
+    @property
     def compared(self) -> int:
         """Remembered examples whose gradients decide on what enters; 0 where they do not."""
         return self.selector.compared if isinstance(self.selector, GssGreedy) else 0
@@ -161,7 +184,8 @@ class Policy(Settings):
     ) -> Buffer:
         """The empty buffer of a run."""
         scored = self.compared > 0 or self.balanced
-        return Buffer.empty(self.buffer, self.pool_size, image_shape, n_classes, device, scored, dtype)
+        sizes = (self.buffer, self.pool_size)
+        return Buffer.empty(*sizes, image_shape, n_classes, device, scored, dtype, self.evicts_by_loss)
 
     def nbytes(self, image_shape: tuple[int, ...], n_classes: int, dtype: torch.dtype = torch.uint8) -> int:
         """Bytes of that buffer, without allocating it."""
@@ -173,6 +197,14 @@ class Policy(Settings):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         return cls.from_mapping({**values, "selector": from_mapping(values["selector"], "selector", POLICIES)})
+
+    def check_predictor(self, method: str, by_copy: bool) -> None:
+        """Refuse ``pool_network=predictor`` where the method predicts with the trained network: not ``by_copy``."""
+        if self.pool_network == "predictor" and not by_copy:
+            raise BadInput(
+                f"pool_network must be trained with {method}, which predicts with the trained network, got predictor; "
+                "leave it out, or use gcr+ or cls-er"
+            )
 
     def check_classes(self, n_classes: int, scenario: str) -> None:
         if self.buffer < n_classes:

@@ -33,7 +33,8 @@ class ClsEr(Method):
 
     name: ClassVar[str] = "cls-er"
     summary: ClassVar[str] = "experience replay with two EMA copies of the network as teachers"
-    unused: ClassVar[frozenset[str]] = frozenset({"refresh", "statistics"})  # the stable copy predicts, with its own
+    predictor: ClassVar[str] = "stable."
+    unused: ClassVar[frozenset[str]] = frozenset({"statistics"})  # the stable copy predicts, with its own
 
     reg_weight: float = setting(0.15, "weight of the consistency term", low=0.0, remedy="0 leaves it out")
     plastic_rate: float = setting(0.9, "share of the steps that update the plastic EMA copy", low=0.0, high=1.0)
@@ -64,7 +65,8 @@ class ClsEr(Method):
         value = b / (b + r) * new.cross_entropy(logits)
         value = value + r / (b + r) * weighted_mean(label_loss(old_logits, old.labels), old.weights)
         consistency = distillation(alone.logits, self._teacher(net, old, extras))
-        return Loss(value + self.reg_weight * weighted_mean(consistency, old.weights), logits.detach())
+        value = value + self.reg_weight * weighted_mean(consistency, old.weights)
+        return Loss(value, logits.detach(), old_logits.detach())
 
     @torch.no_grad()
     def after_step(self, net: Network, extras: Extras) -> None:

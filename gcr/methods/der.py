@@ -22,7 +22,6 @@ from gcr.settings import setting
 class Der(Method):
     name: ClassVar[str] = "der"
     summary: ClassVar[str] = "dark experience replay: distil the logits stored with remembered examples"
-    unused: ClassVar[frozenset[str]] = frozenset()
 
     alpha: float = setting(0.3, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
 
@@ -36,7 +35,7 @@ class Der(Method):
         value = new.cross_entropy(logits)
         if replay:
             value = value + self.alpha * _distil(outputs[1].logits, replay[0])
-        return Loss(value, logits.detach())
+        return Loss(value, logits.detach(), outputs[1].logits.detach() if replay else None)
 
     def residual(self, logits: Tensor, batch: Batch) -> Tensor:
         return self.alpha * distillation_residual(logits, batch.logits)
@@ -62,7 +61,7 @@ class DerPlusPlus(Der):
             distil, label = replay
             value = value + self.alpha * _distil(outputs[1].logits, distil)
             value = value + self.beta * weighted_mean(label_loss(outputs[2].logits, label.labels), label.weights)
-        return Loss(value, logits.detach())
+        return Loss(value, logits.detach(), outputs[1].logits.detach() if replay else None)
 
     def residual(self, logits: Tensor, batch: Batch) -> Tensor:
         return super().residual(logits, batch) + self.beta * label_residual(logits, batch.labels)

@@ -22,7 +22,7 @@ def learned_tensors(net: Network) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def update_ema(averages: list[Tensor], current: list[Tensor], share: Tensor) -> None:
-    """In place; ``share`` () is on the device. A share of 1 gives ``current`` to the bit.
+    """In place; ``share`` () is on the device. A share of 1 gives ``current`` to the bit, 0 changes nothing.
 
     >>> average = torch.tensor([2.0])
     >>> update_ema([average], [torch.tensor([6.0])], torch.tensor(0.25))
@@ -35,6 +35,10 @@ def update_ema(averages: list[Tensor], current: list[Tensor], share: Tensor) -> 
 
 def logits_of_copy(prefix: str, net: Network, images: Tensor, extras: Extras) -> Tensor:
     """Logits with the copy's tensors in place of the network's. In training mode its running statistics change."""
-    tensors = {name.removeprefix(prefix): tensor for name, tensor in extras.items() if name.startswith(prefix)}
-    logits: Tensor = functional_call(net, tensors, (images,))
+    logits: Tensor = functional_call(net, copy_in(prefix, extras), (images,))
     return logits
+
+
+def copy_in(prefix: str, extras: Extras) -> dict[str, Tensor]:
+    """The tensors of a copy under the network's own names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in extras.items() if name.startswith(prefix)}

@@ -45,4 +45,4 @@ class Er(Method):
             new_share, old_share = 1.0, 1.0
         new_term = new_share * new.cross_entropy(logits)
         old_term = old_share * weighted_mean(label_loss(old_logits, old.labels), old.weights)
-        return Loss(new_term + old_term, logits.detach())
+        return Loss(new_term + old_term, logits.detach(), old_logits.detach())

@@ -50,4 +50,4 @@ class ErAce(Method):
         value = new.cross_entropy(among(logits, present | others))
         for old, output in zip(replay, outputs[1:], strict=True):
             value = value + weighted_mean(label_loss(among(output.logits, seen | others), old.labels), old.weights)
-        return Loss(value, logits.detach())
+        return Loss(value, logits.detach(), outputs[1].logits.detach() if replay else None)

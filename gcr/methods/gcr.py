@@ -38,7 +38,6 @@ class Gcr(Method):
         "gradient coreset replay: weighted DER++ with supervised contrast, buffer chosen by GradApprox"
     )
     default_selector: ClassVar[str] = "grad-approx"
-    unused: ClassVar[frozenset[str]] = frozenset()
 
     alpha: float = setting(0.1, "weight of the distillation term", low=0.0, remedy="0 leaves it out")
     beta: float = setting(1.0, "weight of the label term", low=0.0, remedy="0 leaves it out")
@@ -65,7 +64,7 @@ class Gcr(Method):
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         output, *old = self.outputs(net, new, replay)
         value = self.add_replay(new.cross_entropy(output.logits), old, replay)
-        return Loss(value, output.logits.detach())
+        return Loss(value, output.logits.detach(), old[0].logits.detach() if old else None)
 
     def outputs(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> tuple[Output, ...]:
         """Of the new batch, and of each replay minibatch; the two views of the last lie one behind the other."""

@@ -1,15 +1,17 @@
-"""GCR+: GCR's loss, an asymmetric softmax on new examples, and an EMA of the weights that predicts.
+"""GCR+: GCR's terms on one replay minibatch, an asymmetric softmax, an old network, an EMA that predicts.
 
-``loss = CE(new; C) + alpha * mean_w |h(x') - z'|^2 + beta * mean_w CE(x'', y'') + gamma * mean_w SupCon(x''', y''')``
+``loss = CE(x; C) + keep |h(x) - h_old(x)|^2 + alpha mean_w |h(a) - z|^2 + beta mean_w (CE(a) + CE(b)) / 2
++ gamma mean_w SupCon(a, b)``
 
-C are the classes of the new batch and those not seen yet, as in ``er_ace.py``; the other terms are those of ``gcr.py``,
-SupCon on features. After each step the network enters the EMA with share ``max(1 / (window m), 1 - decay)``, at most 1,
-in the m-th step since a class was last new. So the EMA spans the last steps of a task however few these are, and
-forgets the network that did not know its classes. ``window=1, restart=never`` is the usual warm start.
+x are new examples, a and b a weak and a strong view of the replayed ones; ``|.|^2`` is the sum over classes. C are the
+classes of the new batch and those not seen yet, as in ``er_ace.py``: new examples do not push old classes down. Instead
+their logits for the classes of the old network are held to what it says (LwF's idea). GCR draws three minibatches for
+its terms; this one is twice as large, and a step passes as many images.
 
-The EMA covers BatchNorm's running statistics too. They move by the same minibatches as the weights, so that both
-averages are over the same steps, and no further pass is needed. CLS-ER's copies take theirs from passes over replay
-minibatches instead: a forward pass a step.
+After each step the network enters the EMA with share ``max(1 / (window m), 1 - decay)``, at most 1, in the m-th step
+since a class was last new: the EMA spans the last steps of a task however few these are, and forgets the network that
+did not know its classes. Before it does, it becomes the old network. BatchNorm's running statistics are averaged too:
+they move by the same minibatches as the weights, and no further pass is needed.
 """
 
 from __future__ import annotations
@@ -22,33 +24,35 @@ from torch import Tensor
 
 from gcr.methods.asymmetric import among, note_classes
 from gcr.methods.ema import learned_tensors, logits_of_copy, update_ema
-from gcr.methods.gcr import Gcr
-from gcr.methods.losses import distillation
-from gcr.methods.method import Batch, Extras, Loss, Replay
+from gcr.methods.losses import label_loss, label_residual, squared_distance, supervised_contrast, weighted_mean
+from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
+from gcr.models.network import Output
 from gcr.settings import setting
 
-EMA = "ema."
+EMA, OLD = "ema.", "old."
+FEW_STEPS = 20  # classes of a task may come over so many; the old network stays what it was before the first
 
 
 @dataclass(frozen=True)
-class GcrPlus(Gcr):
-    """The defaults are start values that have not been tuned."""
+class GcrPlus(Method):
+    """Tuning of the defaults has begun (results/gcr-plus-registration.md)."""
 
     name: ClassVar[str] = "gcr+"
-    summary: ClassVar[str] = "GCR's loss, asymmetric softmax on new examples, an EMA of the weights predicts"
+    summary: ClassVar[str] = "GCR's terms on one draw, asymmetric softmax, an old network, an EMA predicts"
     default_selector: ClassVar[str] = "balanced-reservoir"
+    predictor: ClassVar[str] = EMA
     unused: ClassVar[frozenset[str]] = frozenset({"statistics"})  # the EMA predicts, with its own
 
+    alpha: float = setting(0.01, "weight of the distance to stored logits", low=0.0, remedy="0 leaves it out")
+    beta: float = setting(1.0, "weight of the label term", low=0.0, remedy="0 leaves it out")
+    gamma: float = setting(0.1, "weight of the supervised contrastive term", low=0.0, remedy="0 leaves it out")
+    keep: float = setting(
+        0.02, "weight of the distance to the old network on new examples", low=0.0, remedy="0 leaves it out"
+    )
     decay: float = setting(0.999, "EMA decay of the weights", low=0.0, high=1.0, remedy="0 leaves the EMA out")
     window: float = setting(
         0.2, "most of the steps since a class was last new that the EMA spans", low=0.001, high=1.0, advanced=True
-    )
-    restart: str = setting(
-        "new classes", "when the EMA's steps are counted anew", choices=("new classes", "never"), advanced=True
-    )
-    contrast: str = setting(
-        "features", "contrast L2-normalised features or logits", choices=("features", "logits"), advanced=True
     )
     softmax: str = setting(
         "own",
@@ -56,34 +60,62 @@ class GcrPlus(Gcr):
         choices=("own", "all"),
         advanced=True,
     )
-    teacher: float = setting(
-        0.0, "weight of the distance to the EMA's logits, next to the stored ones", low=0.0, advanced=True
-    )
-    label_view: str = setting("weak", "views in the label term", choices=("weak", "strong"), advanced=True)
+    temperature: float = setting(0.07, "temperature of the contrastive term", low=1e-6, advanced=True)
 
     @property
     def replays(self) -> tuple[Replay, ...]:
-        distil, _, *contrast = super().replays
-        return (distil, Replay(views=(self.label_view,)), *contrast)
+        return (Replay(views=("weak", "strong")),)
+
+    def replay_size(self, asked: int) -> int:
+        return 2 * asked
 
     def extras(self, net: Network, n_tasks: int) -> Extras:
-        device = net.head.weight.device
-        copy = {EMA + name: tensor.detach().clone() for name, tensor in learned_tensors(net).items()}
-        seen = torch.zeros(len(net.head.weight), dtype=torch.bool, device=device)
-        return copy | {"seen": seen, "steps": torch.zeros((), dtype=torch.int64, device=device)}
+        copies = (EMA, OLD) if self.keep > 0 else (EMA,)
+        tensors = {copy + name: t.detach().clone() for copy in copies for name, t in learned_tensors(net).items()}
+        seen = torch.zeros(len(net.head.weight), dtype=torch.bool, device=net.head.weight.device)
+        steps = torch.zeros((), dtype=torch.int64, device=seen.device)
+        return tensors | {"seen": seen, "known": seen.clone(), "steps": steps}  # known: to the old network
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
-        output, *old = self.outputs(net, new, replay)
-        seen, n_seen = extras["seen"], extras["seen"].sum()
-        present = note_classes(seen, new, replay)
-        if self.restart == "new classes":
-            extras["steps"].masked_fill_(seen.sum() > n_seen, 0)
-        logits = among(output.logits, present | ~seen) if self.softmax == "own" else output.logits
-        value = self.add_replay(new.cross_entropy(logits), old, replay)
-        if replay and self.teacher > 0:
-            by_ema = distillation(old[0].logits, self._teach(net, replay[0].images, extras))
-            value = value + self.teacher * self.mean(by_ema, replay[0])
-        return Loss(value, output.logits.detach())
+        output, *old = net.each(new.images, *(view for batch in replay for view in batch.views))
+        before = extras["seen"].clone()
+        present = note_classes(extras["seen"], new, replay)
+        self._begin_classes(net, before, extras)
+        logits = among(output.logits, present | ~extras["seen"]) if self.softmax == "own" else output.logits
+        value = new.cross_entropy(logits)
+        if replay:
+            value = value + self._on_replay(replay[0], *old)
+            if self.keep > 0:
+                value = value + self.keep * self._from_old_network(net, new.images, output.logits, extras)
+        return Loss(value, output.logits.detach(), old[0].logits.detach() if old else None)
+
+    def _on_replay(self, batch: Batch, weak: Output, strong: Output) -> Tensor:
+        by_label = (label_loss(weak.logits, batch.labels) + label_loss(strong.logits, batch.labels)) / 2
+        values = self.alpha * squared_distance(weak.logits, batch.logits) + self.beta * by_label
+        if self.gamma > 0:
+            features = weak.features.float(), strong.features.float()
+            values = values + self.gamma * supervised_contrast(*features, batch.labels, self.temperature)
+        return weighted_mean(values, batch.weights)
+
+    def _begin_classes(self, net: Network, before: Tensor, extras: Extras) -> None:
+        """Where a class is new, the EMA becomes the old network and begins again."""
+        came = (extras["seen"] != before).any()
+        if self.keep > 0:
+            turns = came & (extras["steps"] >= FEW_STEPS)
+            names = learned_tensors(net)
+            update_ema([extras[OLD + name] for name in names], [extras[EMA + name] for name in names], turns.float())
+            extras["known"].copy_(torch.where(turns, before, extras["known"]))
+        extras["steps"].masked_fill_(came, 0)
+
+    def _from_old_network(self, net: Network, images: Tensor, logits: Tensor, extras: Extras) -> Tensor:
+        with torch.no_grad():
+            old = logits_of_copy(OLD, net.eval(), images, extras)
+        net.train()
+        return squared_distance(logits, old.masked_fill(~extras["known"], torch.nan)).mean()
+
+    def residual(self, logits: Tensor, batch: Batch) -> Tensor:
+        distance = torch.where(batch.logits.isnan(), 0.0, logits - batch.logits)
+        return 2 * self.alpha * distance + self.beta * label_residual(logits, batch.labels)
 
     def after_step(self, net: Network, extras: Extras) -> None:
         share = (1 / (self.window * extras["steps"].add_(1))).clamp(1 - self.decay, 1.0)
@@ -95,10 +127,3 @@ class GcrPlus(Gcr):
 
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
         return logits_of_copy(EMA, net, images, extras)
-
-    @torch.no_grad()
-    def _teach(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
-        """In evaluation mode: in training mode the EMA's running statistics would be those of replay alone."""
-        logits = logits_of_copy(EMA, net.eval(), images, extras)
-        net.train()
-        return logits

@@ -37,7 +37,7 @@ class Gdumb(Method):
     summary: ClassVar[str] = "only fills memory, then trains a new network on memory alone after every task"
     default_selector: ClassVar[str] = "class-balanced"
     unused: ClassVar[frozenset[str]] = frozenset(
-        {"optimizer", "refresh", "replay_batch", "sampling", "kept_weights", "statistics"}
+        {"optimizer", "replay_batch", "sampling", "kept_weights", "statistics"}
     )
 
     fitting_epochs: int = setting(64, "passes over memory (256 in the paper); best a power of 2", low=1)

@@ -32,7 +32,7 @@ class Gem(Method):
     summary: ClassVar[str] = "gradient episodic memory: no step that raises the loss on what a past task left in memory"
     default_selector: ClassVar[str] = "class-balanced"
     stages = "tasks"
-    unused: ClassVar[frozenset[str]] = frozenset({"refresh", "replay_batch", "sampling", "kept_weights"})
+    unused: ClassVar[frozenset[str]] = frozenset({"replay_batch", "sampling", "kept_weights"})
 
     margin: float = setting(0.5, "least weight of every past task's gradient in a projected step", low=0.0)
 

@@ -12,6 +12,14 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
 
 
+def reducible_loss(stored: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    """``label_loss`` by the stored logits less that by these: [b, classes] twice, [b] -> [b].
+
+    Stored logits are NaN for classes that came later; these had no part in it.
+    """
+    return label_loss(stored.masked_fill(stored.isnan(), -torch.inf), labels) - label_loss(logits, labels)
+
+
 def label_residual(logits: Tensor, labels: Tensor) -> Tensor:
     """Derivative of ``label_loss`` by the logits."""
     return logits.softmax(1) - F.one_hot(labels, logits.shape[1])
@@ -24,6 +32,11 @@ def distillation(logits: Tensor, stored: Tensor) -> Tensor:
     """
     difference, known = _difference(logits, stored)
     return difference.square().sum(1) / known
+
+
+def squared_distance(logits: Tensor, stored: Tensor) -> Tensor:
+    """The same, as the sum over classes."""
+    return _difference(logits, stored)[0].square().sum(1)
 
 
 def distillation_residual(logits: Tensor, stored: Tensor) -> Tensor:

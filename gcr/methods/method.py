@@ -59,14 +59,15 @@ class Replay:
 class Loss(NamedTuple):
     value: Tensor  # ()
     logits: Tensor  # [b, classes] of the new batch, detached: what memory stores
+    replayed: Tensor | None = None  # [r, classes] of the first replay minibatch, detached, where it has them at hand
 
 
 @dataclass(frozen=True)
 class Method(Settings):
     default_selector: ClassVar[str] = "reservoir"  # or the name of a selector
     stages: ClassVar[Literal["streams", "tasks", "all at once"]] = "streams"  # online; offline a stage is a task
-    # Settings of memory that it ignores; "optimizer": all of its. A method that distils stored logits uses ``refresh``.
-    unused: ClassVar[frozenset[str]] = frozenset({"refresh"})
+    predictor: ClassVar[str] = ""  # prefix in ``Extras`` of the EMA copy that predicts; "": the trained network does
+    unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory that it ignores; "optimizer": all of its
 
     @property
     def replays(self) -> tuple[Replay, ...]:

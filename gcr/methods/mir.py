@@ -26,7 +26,7 @@ from gcr.settings import setting
 class Mir(Method):
     name: ClassVar[str] = "mir"
     summary: ClassVar[str] = "maximally interfered retrieval: replay what the coming step would hurt most"
-    unused: ClassVar[frozenset[str]] = frozenset({"refresh", "sampling"})
+    unused: ClassVar[frozenset[str]] = frozenset({"sampling"})
 
     search: int = setting(5, "examples drawn from memory for every one retrieved, replay_batch of them", low=1)
     criterion: str = setting(

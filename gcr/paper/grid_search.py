@@ -201,7 +201,7 @@ def read_grid(path: Path) -> dict[str, tuple[Any, ...]]:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"grid {path} cannot be read ({error.strerror}); give paper or a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"grid {path} is not TOML ({error})") from None
     return check_grid(raw, str(path))
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -60,13 +61,12 @@ def render(
     facets = Facets()
     shown = show(groups, facets)
     versus_paper = against_paper(groups, facets, first)
-    script = _read("page.js")
     return str(
         _template().render(
             title=title,
-            style=_read("page.css"),
-            script=script,
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            policy=policy(scripts=True, live=bool(version)),
+            style=style(),
+            script=_read("page.js"),
             version=version,
             made_at=time.strftime("%Y-%m-%d %H:%M:%S"),
             n_runs=sum(len(group.seeds) for group in groups),
@@ -89,11 +89,36 @@ def render(
     )
 
 
+def policy(scripts: bool, live: bool = False) -> str:
+    """What a browser may do with a page: show its own style and pictures, run the one script, ask for its version."""
+    allowed = {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "style-src": _hash(style()),
+        "script-src": _hash(_read("page.js")) if scripts else "'none'",
+        "connect-src": "'self'" if live else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in allowed.items())
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def style() -> str:
+    """With a class for every percent of a heat map: the policy admits no styles of single elements."""
+    return _read("page.css") + "".join(f".v{percent}{{--v:{percent / 100}}}" for percent in range(101))
+
+
 def needs_of_report() -> set[str]:
     """Libraries that only the report needs."""
     return {"jinja2", "PIL"}
 
 
+@cache
 def _template() -> Any:
     try:
         from jinja2 import Environment, PackageLoader
@@ -105,6 +130,7 @@ def _template() -> Any:
     return environment.get_template("page.html")
 
 
+@cache
 def _read(name: str) -> str:
     return resources.files("gcr.report").joinpath(name).read_text(encoding="utf-8")
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
+import socket
 import sys
 import threading
 import time
@@ -16,19 +18,22 @@ from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from gcr.analysis.load import runs_at
-from gcr.report.build import TITLE, render
+from gcr.analysis.load import Group, runs_at
+from gcr.report.build import TITLE, policy, render
 from gcr.report.unfinished import count_finished_trials, unfinished_runs
 from gcr.runs.folder import FAILURE, RunFolder
-from gcr.runs.packed import SUFFIX
+from gcr.runs.packed import SUFFIX, PackedRun
 from gcr.settings import BadInput
 
 ADDRESS = "127.0.0.1"
 WATCHED = frozenset({"experiment.json", "metrics.jsonl", "result.json", "memory.safetensors", ".lock", FAILURE})
 LOOK_SECONDS = 1.0  # the folder is looked at no more often, however many pages ask
+MAX_CONNECTIONS = 32
+CONNECTION_SECONDS = 20.0  # to send a request; and again to take the answer
 
 
 class LivePage:
@@ -51,9 +56,10 @@ class LivePage:
             version = self._look()
             if version != self._page_version:
                 runs = runs_at(self.folder)
-                unfinished = list(unfinished_runs(self.folder))
+                groups = _without_links(runs.groups)
+                unfinished = [run for run in unfinished_runs(self.folder) if not _is_linked(self.folder / run.folder)]
                 n_trials = count_finished_trials(self.folder)
-                self._page = render(runs.groups, self.title, runs.unreadable, unfinished, version, n_trials).encode()
+                self._page = render(groups, self.title, runs.unreadable, unfinished, version, n_trials).encode()
                 self._page_version = version
             return self._page
 
@@ -62,6 +68,22 @@ class LivePage:
         if now - self._looked >= LOOK_SECONDS:
             self._version, self._looked = version_of(self.folder), now
         return self._version
+
+
+def _without_links(groups: list[Group]) -> list[Group]:
+    """The page shows nothing that lies elsewhere."""
+    kept = []
+    for group in groups:
+        own = [not _is_linked(run.file if isinstance(run, PackedRun) else run.path) for run in group.runs]
+        if any(own):
+            runs, experiments, results = group.runs, group.experiments, group.results
+            kept.append(Group([*compress(runs, own)], [*compress(experiments, own)], [*compress(results, own)]))
+    return kept
+
+
+def _is_linked(path: Path) -> bool:
+    """Whether a packed file, or a file of a run's folder, is a link."""
+    return any(file.is_symlink() for file in (path, *(path / name for name in WATCHED)))
 
 
 def version_of(folder: Path) -> str:
@@ -82,11 +104,59 @@ def version_of(folder: Path) -> str:
 
 
 class LiveServer(ThreadingHTTPServer):
+    """A connection serves one request. Slow ones end after a while, and earlier where others wait for their place."""
+
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, page: LivePage, port: int) -> None:
         self.live = page
+        self._lock = threading.Lock()
+        self._deadlines: dict[socket.socket, float] = {}  # of open connections; infinite while the answer is made
         super().__init__((ADDRESS, port), Answer)
+
+    def set_deadline(self, connection: socket.socket, seconds: float) -> None:
+        with self._lock:
+            self._deadlines[connection] = time.monotonic() + seconds
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            admitted = self._make_room()
+            if admitted:
+                self._deadlines[request] = time.monotonic() + CONNECTION_SECONDS
+        if admitted:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def _make_room(self) -> bool:
+        """Where there are too many connections, the slowest ends. False: all wait for answers that are being made."""
+        if len(self._deadlines) < MAX_CONNECTIONS:
+            return True
+        slowest = min(self._deadlines, key=self._deadlines.__getitem__)
+        if self._deadlines[slowest] == math.inf:
+            return False
+        self._end(slowest)
+        return True
+
+    def service_actions(self) -> None:
+        """Called a few times a second."""
+        super().service_actions()
+        now = time.monotonic()
+        with self._lock:
+            for connection in [one for one, deadline in self._deadlines.items() if deadline < now]:
+                self._end(connection)
+
+    def _end(self, connection: socket.socket) -> None:
+        """Its thread, which waits for it, goes on and closes it."""
+        self._deadlines.pop(connection, None)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._deadlines.pop(request, None)
+        super().shutdown_request(request)
 
     @property
     def url(self) -> str:
@@ -104,9 +174,10 @@ class LiveServer(ThreadingHTTPServer):
 class Answer(BaseHTTPRequestHandler):
     server: LiveServer
     server_version, sys_version = "gcr", ""
-    timeout = 20  # seconds that a silent client may hold a thread
+    timeout = CONNECTION_SECONDS  # for each part that is sent or taken
 
     def do_GET(self) -> None:
+        self.server.set_deadline(self.connection, math.inf)
         if not self.server.is_own_name(self.headers.get("Host")):
             self._answer(HTTPStatus.FORBIDDEN, b"this page is for this machine alone\n", "text/plain")
         elif self.path == "/":
@@ -119,6 +190,7 @@ class Answer(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.server.set_deadline(self.connection, CONNECTION_SECONDS)
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
@@ -126,6 +198,8 @@ class Answer(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("X-Frame-Options", "DENY")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Content-Security-Policy", f"{policy(scripts=True, live=True)}; frame-ancestors 'none'")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

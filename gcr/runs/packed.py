@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gcr.data.archive import most_unpacked
 from gcr.files import brief, json_bytes, parse_json
 from gcr.settings import BadInput
 
@@ -82,11 +83,16 @@ def split_path(path: Path) -> tuple[Path, str] | None:
 def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
     """The runs of a file, and the lines that are not runs. A damaged file is refused as a whole."""
     try:
-        first, *rest = gzip.decompress(file.read_bytes()).split(b"\n")
+        most = most_unpacked(file.stat().st_size)
+        with gzip.open(file) as opened:
+            content = opened.read(most + 1)
     except OSError as error:
         raise BadFile(file, str(error.strerror or error)) from None
     except (EOFError, zlib.error):
         raise BadFile(file, "damaged or cut short") from None
+    if len(content) > most:
+        raise BadFile(file, f"unpacks to more than {most} bytes")
+    first, *rest = content.split(b"\n")
     _check_header(file, first)
     runs: list[PackedRun] = []
     bad: list[BadLine] = []

@@ -11,6 +11,8 @@ from gcr.select.gss import Gss
 from gcr.select.herding import Herding
 from gcr.select.k_centre import KCentre
 from gcr.select.ocs import Ocs
+from gcr.select.reducible_loss import ReducibleLoss
+from gcr.select.typicality import Typicality
 from gcr.select.uniform import ClassBalanced, Uniform
 
 SELECTORS: tuple[type[Selector], ...] = (
@@ -23,6 +25,8 @@ SELECTORS: tuple[type[Selector], ...] = (
     Ocs,
     Bilevel,
     Density,
+    Typicality,
+    ReducibleLoss,
 )
 
 __all__ = [
@@ -39,7 +43,9 @@ __all__ = [
     "LastLayerGradients",
     "Ocs",
     "Pool",
+    "ReducibleLoss",
     "Selector",
+    "Typicality",
     "Uniform",
     "class_budgets",
     "explain",

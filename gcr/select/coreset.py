@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Pool:
-    """Examples to choose from. ``features`` and ``residuals`` are there when the selector asks for them.
+    """Examples to choose from. ``features``, ``residuals`` and ``reducible`` are there when the selector asks for them.
 
     The last-layer gradient of example i is the outer product of ``residuals[i]`` (the derivative of its replay loss by
     its logits) and ``[features[i]; 1]``.
@@ -28,6 +28,7 @@ class Pool:
     residuals: Tensor | None = None  # [n, classes]
     kept: Tensor | None = None  # [n] bool: rows of the buffer as it was; the others are candidates
     tasks: Tensor | None = None  # [n] int64: the task of each example, or the stream that it came in
+    reducible: Tensor | None = None  # [n]: cross-entropy by the stored logits less that of now
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -16,6 +16,11 @@ are not chosen. Matching pursuit otherwise goes for them first, since they make 
 largest correlation; and they belong to examples that the network has got wrong, among them all that are labelled
 wrong.
 
+``power`` tempers them instead: every residual d keeps its direction and has length ``|d| ** power`` (0 stays 0), in the
+target and among the rows alike. At 1 nothing changes, at 0 hard and easy examples weigh the same; herding, which sets
+residuals aside, lies beyond. ``ridge`` and ``trim`` see the tempered lengths. ``shrink`` draws the fitted weights to
+the mean of their class: ``(1 - shrink) w + shrink mean(w)``.
+
 Two ablations separate the value of rows and of weights. ``rows="random"`` takes those that
 ``class-balanced`` would take and fits their weights; ``weights="unit"`` keeps the rows that match and not the weights.
 """
@@ -72,6 +77,12 @@ class GradApprox(Settings):
     trim: float = setting(
         0.0, "share of each class, the longest gradients, that is not chosen", low=0.0, high=0.9, advanced=True
     )
+    power: float = setting(
+        1.0, "power of the residuals' lengths; 1: as they are, 0: all alike", low=0.0, high=1.0, advanced=True
+    )
+    shrink: float = setting(
+        0.0, "share of the way from fitted weights to the mean of their class", low=0.0, high=1.0, advanced=True
+    )
     rows: str = setting(
         "matched",
         "those that match the gradient best, or random ones of every class",
@@ -87,16 +98,20 @@ class GradApprox(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.negative == "dropped" and (given := self.changed("tolerance", "replace", "trim", "rows")):
+        if self.negative == "dropped" and (
+            given := self.changed("tolerance", "replace", "trim", "power", "shrink", "rows")
+        ):
             raise BadInput(
                 f"{given} is not part of the released matching (negative=dropped); "
                 "add --set selector.negative=excluded or use --variant paper"
             )
+        if self.weights == "unit" and self.shrink:
+            raise BadInput("shrink draws fitted weights together, but weights=unit makes all 1; leave out one of them")
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
         assert pool.features is not None
         assert pool.residuals is not None
-        residuals, weights = pool.residuals, pool.weights
+        residuals, weights = tempered(pool.residuals, self.power), pool.weights
         if self.atoms == "weighted":
             residuals, weights = residuals * weights.unsqueeze(1), torch.ones_like(weights)
         gradients = LastLayerGradients(pool.features, residuals)
@@ -118,7 +133,32 @@ class GradApprox(Settings):
             )
         if self.weights == "unit":
             return replace(chosen, weights=torch.ones_like(chosen.weights))
-        return chosen if self.atoms == "plain" else with_weights_of_whole_classes(chosen, pool, classes, budgets)
+        if self.shrink:
+            chosen = shrunk(chosen, labels, self.shrink)
+        fitted = self.atoms == "plain" and not self.shrink
+        return chosen if fitted else with_weights_of_whole_classes(chosen, pool, classes, budgets)
+
+
+def tempered(residuals: Tensor, power: float) -> Tensor:
+    """Rows of the same directions and of lengths to this power; a row of zeros stays: [n, c].
+
+    >>> tempered(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), 0.0)
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]], dtype=torch.float64)
+    """
+    if power == 1:
+        return residuals
+    lengths = torch.linalg.vector_norm(residuals.double(), dim=1, keepdim=True)
+    scale = torch.where(lengths > 0, lengths, 1.0) ** (power - 1)
+    return residuals.double() * scale
+
+
+def shrunk(chosen: Coreset, labels: Tensor, share: float) -> Coreset:
+    """Each weight moved by this share of its distance to the mean over the chosen rows of its class."""
+    weights = chosen.weights.clone()
+    for own in rows_by_class(labels[chosen.rows]):
+        weights[own] += share * (weights[own].mean() - weights[own])
+    return replace(chosen, weights=weights)
 
 
 def with_weights_of_whole_classes(chosen: Coreset, pool: Pool, classes: list[Tensor], budgets: list[int]) -> Coreset:

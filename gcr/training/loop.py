@@ -24,7 +24,6 @@ from gcr.training.numerics import computing, resolved
 from gcr.training.optimizer import AnyOptimizer
 from gcr.training.prefetch import Prefetch
 from gcr.training.randomness import EpochDraws, StepDraws
-from gcr.training.refresh import refresh_logits
 from gcr.training.reselect import Arrived, recompute_bn_on_memory, reselect, statistics_kept
 from gcr.training.schedule import make_schedule
 from gcr.training.settings import Training
@@ -105,6 +104,7 @@ class Run:
         self.policy = policy if method.replays else None
         if self.policy is not None:
             method.check_memory(self.policy.buffer, len(scenario.tasks))
+            self.policy.check_predictor(method.name, bool(method.predictor))
         self.on_epoch, self.checkpoints, self.stop = on_epoch, checkpoints, stop
         self.precision = resolved(training.precision, self.device)
         self.mode, remark = pick_mode(how.mode, self.device, optimizer)
@@ -229,22 +229,12 @@ class Run:
             key = (self.seed, state.stage)
             self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
             self._refuse_bad_weights(f"at the end of task {state.stage + 1}")
-            if policy is not None and policy.refresh == "stages":
-                self._refresh_logits()
             accuracies = evaluate(state.net, self.scenario, self.method, state.extras)
         yield from self._device_done()
         class_il, task_il = accuracies.tolist()
         state.class_il.append(class_il)
         state.task_il.append(task_il)
         state.stage, state.epoch = state.stage + 1, 0
-
-    def _refresh_logits(self) -> None:
-        state, memory = self.state, self.state.memory
-        assert memory is not None
-        came = self.scenario.train.labels[self.plan.stages[state.stage].rows].unique()
-        rows = memory.filled_rows()
-        rows = rows[torch.isin(memory.columns["label"][rows], came)]
-        refresh_logits(memory, rows, self.method, state.net, state.extras, self.scenario.views)
 
     def _select_if_due(self, arrived: int) -> None:
         """After every ``policy.every`` examples, if that is asked for."""
@@ -262,7 +252,9 @@ class Run:
         assert state.memory is not None
         key = (self.seed, len(state.selections))
         with computing(self.precision, self.device, autocast=False):
-            about = reselect(state.memory, policy, self.method, state.net, self.scenario.views, key, arrived)
+            about = reselect(
+                state.memory, policy, self.method, state.net, self.scenario.views, key, arrived, state.extras
+            )
         state.selections.append({"stage": state.stage} | about)
 
     def _device_done(self) -> Iterator[bool]:

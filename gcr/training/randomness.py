@@ -137,9 +137,13 @@ def arrival_order(key: tuple[int, int], n: int) -> Tensor:
     return torch.from_numpy(generator(key, "arrival").permutation(n))
 
 
-def selection_views(key: tuple[int, int], n_rows: int) -> Tensor:
-    """The draws of weak views of the pool's examples; ``key`` is (seed, number of the selection in its run)."""
-    return torch.from_numpy(generator(key, "selection views").random((n_rows, DRAWS["weak"]), dtype=np.float32))
+def selection_views(key: tuple[int, int], n_rows: int, view: int = 0) -> Tensor:
+    """The draws of a weak view of each of the pool's examples; ``key`` is (seed, number of the selection in its run).
+
+    With several ``view``s of an example, each has draws of its own.
+    """
+    field = f"selection views {view}" if view else "selection views"
+    return torch.from_numpy(generator(key, field).random((n_rows, DRAWS["weak"]), dtype=np.float32))
 
 
 def _put(lines: np.ndarray, values: np.ndarray) -> None:

@@ -13,13 +13,16 @@ from torch import Tensor
 from gcr.augment import AnyViews
 from gcr.memory import Buffer, Policy
 from gcr.memory.randomness import selection_draws
-from gcr.methods import Batch, Method
+from gcr.methods import Batch, Extras, Method
+from gcr.methods.ema import copy_in
+from gcr.methods.losses import reducible_loss
 from gcr.models import Network, recompute_bn, statistics
 from gcr.scenarios.scenario import Images as DataSet
 from gcr.select import Pool, Selector, explain
 from gcr.select.coreset import rows_by_class
 from gcr.training.randomness import selection_views
 
+FROM_NETWORK = ("features", "residuals", "reducible")  # columns of a pool
 AT_ONCE = 1000  # examples of a pass
 OF_A_CLASS = 32  # examples of a pass with pool_mode=class, as the reference code has it
 
@@ -42,30 +45,48 @@ def reselect(
     views: AnyViews,
     key: tuple[int, int],
     arrived: Arrived | None = None,
+    extras: Extras | None = None,
 ) -> dict[str, object]:
     """Choose a new kept buffer from old buffer and candidates, and say how good it is.
 
     ``key`` is (seed, number of this selection). With ``arrived`` the selector first chooses the candidates among all of
-    them, in place of the reservoir.
+    them, in place of the reservoir. ``extras`` are the method's own tensors, where the predictor's copy is needed.
+
+    With several ``pool_views``, an example's features are their mean over the views, and so are its residuals and its
+    reducible loss. The gradient that matching sees is the outer product of these means: the mean of the views'
+    gradients, less the covariance of features and residuals over them.
     """
     assert isinstance(policy.selector, Selector)
     if arrived is not None:
-        choose_candidates(memory, policy, method, net, views, arrived, key)
+        choose_candidates(memory, policy, method, net, views, arrived, key, extras)
     rows = memory.filled_rows()
     stored = memory.read(rows)
-    draws = selection_views(key, len(rows)).to(rows.device) if policy.pool_view == "weak" else None
 
-    def images(part: Tensor) -> Tensor:
-        if draws is None:
-            return views.plain(stored["image"][part])
-        return views.make("weak", stored["image"][part], draws[part])
+    def pool_of(view: int) -> Pool:
+        draws = selection_views(key, len(rows), view).to(rows.device) if policy.pool_view == "weak" else None
+
+        def images(part: Tensor) -> Tensor:
+            if draws is None:
+                return views.plain(stored["image"][part])
+            return views.make("weak", stored["image"][part], draws[part])
+
+        return make_pool(net, method, batch, images, policy, rows < memory.capacity, extras)
 
     batch = Batch((), stored["label"], stored["logits"], stored["weight"], stored["task"])
-    pool = make_pool(net, method, batch, images, policy, kept=rows < memory.capacity)
+    pool = mean_over_views([pool_of(view) for view in range(policy.pool_views)])
     chances = selection_draws(key, len(rows)).to(rows.device)
-    coreset = memory.reselect(policy.selector, pool.features, pool.residuals, policy.buffer, chances)
+    coreset = memory.reselect(policy.selector, pool.features, pool.residuals, policy.buffer, chances, pool.reducible)
     about: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
     return about | asdict(explain(coreset, pool)) if pool.residuals is not None else about
+
+
+def mean_over_views(pools: list[Pool]) -> Pool:
+    """The pool of the same rows with the means of what the network says of them."""
+    names = [name for name in FROM_NETWORK if getattr(pools[0], name) is not None]
+    if len(pools) == 1 or not names:
+        return pools[0]
+    means = {name: torch.stack([getattr(pool, name) for pool in pools]).mean(0) for name in names}
+    return replace(pools[0], **means)
 
 
 @contextmanager
@@ -97,10 +118,11 @@ def choose_candidates(
     views: AnyViews,
     arrived: Arrived,
     key: tuple[int, int],
+    extras: Extras | None = None,
 ) -> None:
     """Make the selector's choice among all examples that arrived the candidates, with its weights.
 
-    Their stored logits are the network's of now, on plain images.
+    Their stored logits are the trained network's of now, on plain images.
     """
     assert isinstance(policy.selector, Selector)
     (train, came), device = arrived, arrived.rows.device
@@ -114,7 +136,7 @@ def choose_candidates(
     labels = train.labels[came]
     ones = torch.ones_like(labels, dtype=torch.float32)
     batch = Batch((), labels, logits, ones, memory.updates.expand_as(labels))
-    pool = make_pool(net, method, batch, images, policy, kept=torch.zeros_like(labels, dtype=torch.bool))
+    pool = make_pool(net, method, batch, images, policy, torch.zeros_like(labels, dtype=torch.bool), extras)
     draws = selection_draws((*key, 1), len(came)).to(device)
     coreset = policy.selector(pool, min(policy.pool_size, len(came)), draws)
     chosen = came[coreset.rows]
@@ -131,27 +153,45 @@ def choose_candidates(
 
 @torch.no_grad()
 def make_pool(
-    net: Network, method: Method, batch: Batch, images: Images, policy: Policy, kept: Tensor | None = None
+    net: Network,
+    method: Method,
+    batch: Batch,
+    images: Images,
+    policy: Policy,
+    kept: Tensor | None = None,
+    extras: Extras | None = None,
 ) -> Pool:
     """The columns that the selector needs, by one pass of the network over the images.
 
     Rows of a task may lie together, so every batch takes rows from all over the pool: in training mode its statistics
-    count. With ``pool_mode=class`` it takes rows of one class instead. A single image has no statistics.
+    count. With ``pool_mode=class`` it takes rows of one class instead. A single image has no statistics. With
+    ``pool_network=predictor`` the network has the weights and statistics of the copy that predicts, in ``extras``.
     """
     assert isinstance(policy.selector, Selector)
-    if not policy.selector.needs & {"features", "residuals"}:
+    if policy.selector.needs.isdisjoint(FROM_NETWORK):
         return Pool(batch.labels, batch.weights, kept=kept, tasks=batch.tasks)
-    n, features, residuals = len(batch.labels), [], []
+    n, found = len(batch.labels), []
     every_row = torch.arange(n, device=batch.labels.device)
     parts = _of_a_class(batch.labels) if policy.pool_mode == "class" else [every_row[part] for part in _interleaved(n)]
-    with _untouched(net):
+    copy: Extras = {}
+    if policy.pool_network == "predictor":
+        assert extras is not None
+        copy = copy_in(method.predictor, extras)
+    with _untouched(net), holding(net, copy):
         for rows in parts:
             net.train(policy.pool_mode != "evaluation" and len(rows) > 1)
-            features.append(net.features(images(rows)).float())
+            features = net.features(images(rows)).float()
             part = replace(batch, labels=batch.labels[rows], logits=batch.logits[rows], weights=batch.weights[rows])
-            residuals.append(method.residual(net.head(features[-1]), part))
+            logits = net.head(features)
+            reducible = reducible_loss(part.logits, logits, part.labels)
+            found.append((features, method.residual(logits, part), reducible))
     order = torch.cat(parts).argsort()
-    return Pool(batch.labels, batch.weights, torch.cat(features)[order], torch.cat(residuals)[order], kept, batch.tasks)
+    columns = {
+        name: torch.cat(column)[order]
+        for name, column in zip(FROM_NETWORK, zip(*found, strict=True), strict=True)
+        if name != "reducible" or name in policy.selector.needs
+    }
+    return Pool(batch.labels, batch.weights, kept=kept, tasks=batch.tasks, **columns)
 
 
 def _interleaved(n: int) -> list[slice]:
@@ -167,6 +207,20 @@ def _of_a_class(labels: Tensor) -> list[Tensor]:
         *full, rest = rows.split(OF_A_CLASS)
         parts += [*full[:-1], torch.cat([full[-1], rest])] if full and len(rest) == 1 else [*full, rest]
     return sorted(parts, key=lambda rows: len(rows) > 1)
+
+
+@contextmanager
+def holding(net: Network, copy: Extras) -> Iterator[None]:
+    """Inside, the network has these tensors in place of its own of the same names. They stay as they are."""
+    own = net.state_dict()  # by reference
+    before = {name: own[name].clone() for name in copy}
+    try:
+        for name, tensor in copy.items():
+            own[name].copy_(tensor)
+        yield
+    finally:
+        for name, tensor in before.items():
+            own[name].copy_(tensor)
 
 
 @contextmanager

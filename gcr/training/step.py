@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from gcr.augment import AnyViews
-from gcr.memory import SAMPLERS, Buffer, Distinct, Policy, Sampler, offer_balanced
+from gcr.memory import SAMPLERS, Buffer, Distinct, Policy, Sampler, offer_balanced, update_losses
 from gcr.methods import Batch, Method
+from gcr.methods.losses import label_loss
 from gcr.models import Network
 from gcr.training.gss_admission import offer_by_gradients
 from gcr.training.optimizer import apply_gradients, clip_gradients
@@ -82,7 +83,7 @@ def train_step(
         tasks = None if tasks is None else tasks[rows]
         new = _new_batch(new_view[rows], labels, weights)
         admission = admission and admission.of(rows)
-    loss, logits = method.loss(net, new, replay, extras)
+    loss, logits, old_logits = method.loss(net, new, replay, extras)
     by_loss: list[Tensor | None] = list(torch.autograd.grad(loss, state.parameters, allow_unused=True))
     gradients = method.project(by_loss, state.parameters, net, replay, extras, state.stage)
     if state.clip:
@@ -96,6 +97,8 @@ def train_step(
     first_bad = (state.diverged_at < 0) & ~loss.detach().isfinite()
     state.diverged_at.copy_(torch.where(first_bad, state.step, state.diverged_at))
     state.step += 1
+    if policy is not None and policy.evicts_by_loss and state.memory is not None and old_logits is not None:
+        update_losses(state.memory, drawn[0]["row"], label_loss(old_logits, replay[0].labels))
     if offers and policy is not None and state.memory is not None:
         offer(state.memory, policy, net, views, Incoming(images, labels, tasks), logits, reservoir, admission, right)
 
@@ -125,7 +128,8 @@ def offer(
     if policy.compared:
         offer_by_gradients(net, memory, views, offered, admission, admitted, policy.compares_whole_gradients)
     elif policy.balanced:
-        offer_balanced(memory, offered, draws, admitted)
+        losses = label_loss(logits, labels) if policy.evicts_by_loss else None
+        offer_balanced(memory, offered, draws, admitted, losses)
     else:
         memory.offer(offered, draws, admitted)
 
@@ -139,17 +143,18 @@ def _new_batch(view: Tensor, labels: Tensor, class_weights: Tensor | None) -> Ba
 def draw_replays(
     memory: Buffer, sampler: Sampler | None, asked: tuple[ReplayDraws, ...], relative: bool = False
 ) -> list[dict[str, Tensor]]:
-    """The columns of every replay minibatch, all read together. Without a sampler, the whole kept buffer.
+    """The columns of every replay minibatch, all read together, and their rows. Without a sampler, the whole kept
+    buffer.
 
     ``relative``: weights of kept examples are divided by their mean.
     """
     size = len(asked[0].views[0])
     if sampler is None:
         rows = torch.arange(memory.capacity, device=memory.kept.device)
-        columns = memory.read(rows)
+        columns = memory.read(rows) | {"row": rows}
         return [columns | {"weight": torch.where(rows < memory.kept, columns["weight"], 0.0)}]
     rows = sampler.rows(memory, torch.stack([replay.rows for replay in asked]), size)
-    columns = memory.read(rows.flatten())
+    columns = memory.read(rows.flatten()) | {"row": rows.flatten()}
     if relative:
         scale = torch.where(rows.flatten() < memory.capacity, memory.mean_weight().clamp_min(1e-12), 1.0)
         columns["weight"] = columns["weight"] / scale

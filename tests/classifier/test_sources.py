@@ -81,7 +81,7 @@ def test_parquet(tmp_path):
     assert found.labels == ["3", "7"]
     assert found.values.tolist() == [[1], [2]]
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
-    with pytest.raises(BadInput, match="cannot be read as parquet"):
+    with pytest.raises(BadInput, match="is not a complete parquet file"):
         find_labelled(tmp_path / "rows.parquet")
 
 

@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import os
+import random
 import tarfile
 import zipfile
 
@@ -78,6 +80,109 @@ def test_a_name_that_is_there_twice_is_refused(tmp_path):
             made.addfile(tarfile.TarInfo("same"), io.BytesIO())
     with pytest.raises(BadInput, match="there twice"):
         open_tree([tmp_path / "x.tar"])
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_unusual_methods_in_a_zip_are_refused(tmp_path, method):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as made:
+        made.writestr("a", bytes(1000))
+    with pytest.raises(BadInput, match=f'"a" is packed by method {method}; unpack it yourself, or use deflate'):
+        open_tree([tmp_path / "x.zip"])
+
+
+def changed_zip(path, offset, value):
+    """A zip with one member, "a", whose entry in the index has other bytes at the offset."""
+    data = bytearray(write_zip(path, {"a": b"1"}).read_bytes())
+    at = data.rindex(b"PK\x01\x02") + offset
+    data[at : at + len(value)] = value
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "message"),
+    [
+        (6, b"\xff\xff", "not a complete zip archive"),  # needs a newer version to unpack
+        (8, b"\x01\x00", '"a" is encrypted'),
+        (8, b"\x40\x00", '"a" is encrypted'),
+        (8, b"\x20\x00", '"a" is a patch of another file'),
+        (10, b"\x62\x00", '"a" is packed by method 98'),
+        (20, b"\xff\xff\xff\x00", "its members overlap"),  # packed size
+        (46, b"\n", r'"\\n" is a name that is not text'),
+        (46, b"/", "leads out of the archive"),
+    ],
+)
+def test_odd_entries_of_a_zip_are_refused(tmp_path, offset, value, message):
+    with pytest.raises(BadInput, match=message) as error:
+        open_tree([changed_zip(tmp_path / "x.zip", offset, value)])
+    assert "\n" not in str(error.value)
+
+
+def test_a_zip_name_that_is_not_utf_8_is_refused(tmp_path):
+    data = write_zip(tmp_path / "x.zip", {"ä": b"1"}).read_bytes()
+    (tmp_path / "x.zip").write_bytes(data.replace("ä".encode(), b"\xff\xff"))
+    with pytest.raises(BadInput, match="is not a complete zip archive"):
+        open_tree([tmp_path / "x.zip"])
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[2Jb", b"a\xff".decode(errors="surrogateescape")])
+def test_tar_names_that_are_not_text_are_refused(tmp_path, name):
+    with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.GNU_FORMAT) as made:
+        made.addfile(tarfile.TarInfo(name), io.BytesIO())
+    with pytest.raises(BadInput, match="is a name that is not text") as error:
+        open_tree([tmp_path / "x.tar"])
+    assert str(error.value).isprintable()
+
+
+def test_a_tar_of_the_folder_itself_is_read(tmp_path):
+    write_folder(tmp_path / "in", FILES)
+    with tarfile.open(tmp_path / "x.tar", "w") as made:
+        made.add(tmp_path / "in", ".")
+    assert open_tree([tmp_path / "x.tar"]).names == ("top/a.txt", "top/inner/b.txt")
+
+
+def test_sparse_files_in_a_tar_are_refused(tmp_path):
+    """A map of a few bytes stands for a file of any size."""
+    header = bytearray(tarfile.TarInfo("holes").tobuf(tarfile.GNU_FORMAT))
+    header[156:157] = tarfile.GNUTYPE_SPARSE
+    header[386:410] = b"%011o\0%011o\0" % (0, 0)  # nothing is stored
+    header[483:495] = b"%011o\0" % 10**9  # its size
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:512]))
+    (tmp_path / "x.tar").write_bytes(bytes(header) + bytes(1024))
+    with pytest.raises(BadInput, match='"holes" is a sparse file'):
+        open_tree([tmp_path / "x.tar"])
+
+
+@pytest.mark.parametrize("size", [b"\xff" * 12, b"\x80" + b"\xff" * 11, b"77777777777\0", b"not octal!!\0"])
+def test_tar_sizes_that_cannot_be_are_refused(tmp_path, size):
+    header = bytearray(tarfile.TarInfo("a").tobuf())
+    header[124:136] = size
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:512]))
+    (tmp_path / "x.tar").write_bytes(bytes(header) + bytes(1024))
+    with pytest.raises(BadInput, match=r"is refused|is not a complete tar"):
+        open_tree([tmp_path / "x.tar"])
+
+
+def test_what_unpacks_to_too_much_for_its_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "RATIO_FROM", 1_000_000)
+    zeros = {"zeros": bytes(3_000_000)}
+    for path in (write_tar(tmp_path / "x.tgz", zeros), write_zip(tmp_path / "x.zip", zeros)):
+        with pytest.raises(BadInput, match="unpacks to more than"):
+            open_tree([path])
+    with pytest.raises(BadInput, match="unpacks to more than"):
+        gunzip(gzip.compress(zeros["zeros"]), "x.gz")
+    noise = {"noise": random.Random(0).randbytes(3_000_000)}
+    assert open_tree([write_zip(tmp_path / "y.zip", noise)]).read("noise") == noise["noise"]
+
+
+def test_a_pipe_or_a_file_without_end_is_refused(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "x.png")
+    with pytest.raises(BadInput, match=r"x\.png must be a file"):
+        open_tree([tmp_path]).read("x.png")
+    monkeypatch.setattr(archive, "MAX_MEMBER_BYTES", 10)
+    (tmp_path / "y.png").write_bytes(bytes(11))
+    with pytest.raises(BadInput, match=r"y\.png has 11 bytes; at most 10 are read"):
+        open_tree([tmp_path]).read("y.png")
 
 
 def test_bombs_are_refused(tmp_path, monkeypatch):

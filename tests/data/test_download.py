@@ -145,3 +145,9 @@ def test_a_folder_that_cannot_be_made_is_told(server, tmp_path):
 def test_other_addresses_are_refused(tmp_path):
     with pytest.raises(BadInput, match="must begin with http"):
         fetch("file:///etc/passwd", MD5, tmp_path / "made.bin")
+
+
+def test_a_server_that_sends_too_much_is_stopped(server, tmp_path):
+    with pytest.raises(BadInput, match=r"the server sends more than 1000 bytes for made\.bin; it was removed"):
+        fetch(server.url, MD5, tmp_path / "made.bin", most=1000)
+    assert list(tmp_path.iterdir()) == []

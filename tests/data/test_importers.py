@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from gcr.data import catalog
+from gcr.data import catalog, parquet_check
 from gcr.data.archive import open_tree
 from gcr.data.importers import FORMATS, cifar_python, idx, image_folder, parquet, tiny_imagenet
+from gcr.data.parquet_check import check_parquet
 from gcr.data.source import Wanted, check_source
 from gcr.settings import BadInput
 
@@ -289,6 +290,53 @@ class Shell:
 class Allocation:
     def __reduce__(self):
         return np.ndarray, ((10**13,),)
+
+
+@pytest.mark.parametrize("values", [[2**70] * 100, [0.5], {"a": 1}, [[1]], "[" * 70 + "]" * 70, "9" * 5000])
+def test_json_labels_that_cannot_be_are_refused(tmp_path, values):
+    files = made.sheets(*CIFAR10)
+    files["package/train_lables.json"] = (values if isinstance(values, str) else json.dumps(values)).encode()
+    with pytest.raises(BadInput, match=r"train_lables\.json .*(must be a list of whole numbers|is not JSON of labels)"):
+        read(made.write_folder(tmp_path, files), LIKE_CIFAR10)
+
+
+def test_parquet_labels_that_leave_classes_empty_are_refused(tmp_path):
+    """The classes are not counted up to a label of 2**60."""
+    train, test = made.examples(2, 3, (3, 8, 8)), made.examples(1, 3, (3, 8, 8), seed=1)
+    write_parquet(tmp_path / "train.parquet", train[0], train[1] + 2**60)
+    write_parquet(tmp_path / "test.parquet", *test)
+    with pytest.raises(BadInput, match=r"labels in .* must be numbers from 0 on, one for each class"):
+        read(tmp_path, Wanted("letters", None))
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+def test_parquet_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, kind):
+    files = [
+        write_parquet(tmp_path / f"given/{n}.parquet", *given)
+        for n, given in zip(("train", "test"), CIFAR10, strict=True)
+    ]
+    given = tmp_path / "given"
+    if kind == "zip":
+        given = made.write_zip(tmp_path / "x.zip", {path.name: path.read_bytes() for path in files})
+    monkeypatch.setattr(parquet_check, "most_unpacked", lambda packed: packed // 10)
+    with pytest.raises(BadInput, match=r"train\.parquet in .* \(unpacks to more than \d+ bytes\)"):
+        read(given, LIKE_CIFAR10)
+
+
+def test_parquet_that_ends_its_reader_is_refused(tmp_path, monkeypatch):
+    """As when the library crashes, or its process is ended for the time or memory it takes."""
+    write_parquet(tmp_path / "train.parquet", *CIFAR10[0])
+    for ending in ("while True: pass", "bytes(2**40)", "import os; os.abort()"):
+        monkeypatch.setattr(parquet_check, "SECONDS", 1)
+        trial = parquet_check.TRIAL.replace("    unpacked = 0\n", f"    {ending}\n    unpacked = 0\n")
+        assert ending in trial
+        with monkeypatch.context() as patch:
+            patch.setattr(parquet_check, "TRIAL", trial)
+            with pytest.raises(
+                BadInput, match=r"x is not a complete|x cannot be read as parquet within 1 s of processor"
+            ):
+                check_parquet([("x", tmp_path / "train.parquet")])
+    check_parquet([("x", tmp_path / "train.parquet"), ("y", (tmp_path / "train.parquet").read_bytes())])
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gcr.data import pictures
 from gcr.data.pictures import BadPicture, decode
 
 
@@ -90,6 +91,47 @@ def test_damaged_exif_data_do_not_matter():
     plain = Image.new("L", (4, 4), 77)
     data = encoded(plain, "JPEG", exif=b"Exif\0\0MM\0*" + struct.pack(">IHHHII", 8, 5, 0x0112, 3, 99, 10**6))
     assert decode(data, "x", 1).tolist() == [[[77] * 4] * 4]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(x) print\n",
+        encoded(Image.new("RGB", (4, 4)), "ICNS"),
+        encoded(Image.new("RGB", (4, 4)), "PDF"),
+    ],
+)
+def test_formats_beyond_the_usual_are_refused(data):
+    """Pillow would run Ghostscript for the first."""
+    with pytest.raises(BadPicture, match="not in a format that Pillow reads"):
+        decode(data, "x")
+
+
+def test_pictures_that_are_too_large_or_too_narrow_are_refused(monkeypatch):
+    with pytest.raises(BadPicture, match="1 x 1000000 pixels, too narrow to be resized"):
+        decode(encoded(Image.new("1", (1, 1_000_000))), "x", size=64)
+    for limit in ("MAX_PIXELS", "MAX_DECODED"):
+        with monkeypatch.context() as patch:
+            patch.setattr(pictures, limit, 100)
+            with pytest.raises(BadPicture, match="20 x 10 pixels; at most 100 are read"):
+                decode(encoded(Image.new("L", (20, 10))), "x")
+
+
+def test_many_large_pictures_are_decoded_one_by_one(monkeypatch):
+    """Threads wait for room; all are decoded."""
+    monkeypatch.setattr(pictures, "MAX_DECODED", 150)
+    most = 0
+
+    def counted(picture, name):
+        nonlocal most
+        most = max(most, pictures.IN_MEMORY.pixels)
+        return picture
+
+    monkeypatch.setattr(pictures, "_eight_bits", counted)
+    data = encoded(Image.new("L", (10, 10), 7))
+    (block,) = pictures.decode_all(20, lambda row: (data, str(row)), (1, 10, 10), 0)
+    assert block.shape == (20, 1, 10, 10)
+    assert (most, pictures.IN_MEMORY.pixels) == (100, 0)
 
 
 @pytest.mark.parametrize(

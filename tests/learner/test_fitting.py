@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import gcr
 from gcr.augment import Views
 from gcr.learner import fitting
-from gcr.methods import Er, Finetune
+from gcr.methods import Er, Finetune, GcrPlus
 from gcr.settings import BadInput
 
 X, Y = blobs([A, B])
@@ -397,3 +397,13 @@ def test_per_sample_augmentation_of_several_tensors():
     assert made["a"].tolist() == [[1, 0], [3, 2]]
     both = gcr.per_sample(lambda example: (example[0] + 1, example[1]))((torch.zeros(2, 2), torch.ones(2, 1)))
     assert both[0].tolist() == [[1, 1], [1, 1]]
+
+
+def test_fit_stores_what_is_predicted():
+    """By the EMA, where that predicts."""
+    learner = gcr.Learner(mlp(), memory=12, method=GcrPlus(decay=0.9)).fit(*blobs([A, B]), epochs=3)
+    state, views = learner.engine.state, learner.engine.views
+    rows = state.memory.filled_rows()
+    predicted = learner.method.predict(state.net.eval(), views.plain(state.memory.columns["image"][rows]), state.extras)
+    torch.testing.assert_close(state.memory.columns["logits"][rows], predicted.detach(), atol=1e-5, rtol=0)
+    assert not torch.equal(state.extras["ema.net.2.weight"], learner.net[2].weight)

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 import gcr
 from gcr.learner.head import grow_head
-from gcr.memory import Policy, Reservoir
+from gcr.memory import BalancedReservoir, Policy, Reservoir
 from gcr.methods import ClsEr, Der, Er, ErAce, Finetune, Gcr, GcrPlus, Gem, Icarl
-from gcr.select import GradApprox
+from gcr.select import GradApprox, ReducibleLoss, Typicality
 from gcr.settings import BadInput
 
 
@@ -492,3 +492,31 @@ def test_a_single_example_of_several_tensors():
     one = {"mask": torch.ones(3, dtype=torch.bool), "ids": torch.ones(3, dtype=torch.int64)}
     learner.learn_one(one, 1)
     assert learner.predict_one(one) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(buffer=12, selector=GradApprox(power=0.5), pool_network="predictor"),
+        Policy(buffer=12, selector=ReducibleLoss(), pool_network="predictor"),
+        Policy(buffer=12, selector=Typicality()),
+        Policy(buffer=12, selector=BalancedReservoir(evict="loss")),
+    ],
+    ids=lambda policy: policy.selector.name,
+)
+def test_memory_under_the_method_with_an_average(policy):
+    """A head that grows: stored logits do not know the third class."""
+    method = GcrPlus(decay=0.9)
+    learner = gcr.Learner(mlp(), memory=policy, method=method, optimizer=quick)
+    for labels in ([A, B], [C]):
+        learner.fit(*blobs(labels), epochs=6)
+        learner.end_task()
+    assert learner.memory.counts() == {"ant": 4, "bee": 4, "cow": 4}
+    x, y = blobs([A, B, C], seed=1)
+    assert learner.score(x, y) > 0.6
+
+
+def test_a_method_without_an_average_cannot_select_on_it():
+    policy = Policy(buffer=12, selector=GradApprox(), pool_network="predictor")
+    with pytest.raises(BadInput, match="pool_network must be trained with er"):
+        gcr.Learner(mlp(), memory=policy, method=Er())

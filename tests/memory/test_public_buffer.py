@@ -7,7 +7,7 @@ from test_buffer import Loop
 
 from gcr.memory import Buffer, Examples
 from gcr.memory.randomness import generator
-from gcr.select import SELECTORS, ClassBalanced, GradApprox
+from gcr.select import SELECTORS, ClassBalanced, GradApprox, ReducibleLoss
 from gcr.settings import BadInput
 
 
@@ -86,10 +86,11 @@ def test_reselect_keeps_what_the_selector_chooses(selector):
     buffer = filled(6, 8)
     seeded = torch.Generator().manual_seed(0)
     features, residuals = torch.rand(8, 5, generator=seeded), torch.randn(8, 3, generator=seeded)
-    before, images, tasks = buffer.pool(features, residuals), buffer.images, buffer.tasks
+    reducible = torch.randn(8, generator=seeded)
+    before, images, tasks = buffer.pool(features, residuals, reducible), buffer.images, buffer.tasks
     draws = torch.from_numpy(generator((3, 0), "selection").random(8))
     expected = selector(before, 6, draws)
-    coreset = buffer.reselect(selector, features, residuals.numpy())
+    coreset = buffer.reselect(selector, features, residuals.numpy(), reducible=reducible.tolist())
     assert torch.equal(coreset.rows, expected.rows)
     assert torch.equal(buffer.tasks, tasks[expected.rows])
     assert torch.equal(buffer.images, images[expected.rows])
@@ -192,6 +193,7 @@ def test_logits_need_to_come_from_the_beginning():
         (lambda: filled(6, 6).reselect(ClassBalanced), "selector must be one of gcr.select"),
         (lambda: filled(6, 6).reselect("uniform"), "selector must be one of gcr.select"),
         (lambda: filled(6, 6).reselect(GradApprox()), "features must be given for grad-approx"),
+        (lambda: filled(6, 6).reselect(ReducibleLoss()), "reducible must be given for reducible-loss"),
         (lambda: filled(6, 6).reselect(ClassBalanced(), budget=7), "budget must be a whole number from 1 to 6, got 7"),
         (lambda: filled(6, 6).reselect(GradApprox(), torch.rand(5, 2), torch.rand(6, 3)), r"features must have shape"),
         (lambda: filled(6, 6).reselect(GradApprox(), torch.rand(6, 2), NAN.view(1, 4).repeat(6, 1)), "be finite"),

@@ -1,33 +1,36 @@
-"""GCR+ against its plain version, its EMA alone, and the parts that it shares with GCR and ER-ACE."""
+"""GCR+ against its plain version, its two copies of the network alone, and its softmax."""
 
 import pytest
 import torch
 from conftest import make_scenario
-from named import Training, train
+from named import Training, new_run, train
 from reference.driving import drive, fresh, same_network, same_rows
 from reference.gcr_plus_algorithm import ReferenceGcrPlus
 from torch import nn
 
 from gcr.experiments.experiment import compose
 from gcr.memory import BalancedReservoir, Policy
-from gcr.methods import Batch, Gcr, GcrPlus
+from gcr.methods import Batch, GcrPlus, gcr_plus
 from gcr.models import attach, build
+from gcr.select import GradApprox, ReducibleLoss, Typicality
+from gcr.training import Checkpoints, How, Stopped
 
-WEIGHTS = {"alpha": 0.3, "beta": 0.7, "gamma": 0.2}
+WEIGHTS = {"alpha": 0.05, "beta": 0.7, "gamma": 0.2, "keep": 0.07}
 PARTS = [
     ("mlp", {"decay": 0.8}),
     ("convnet", {"decay": 0.7, "window": 0.5}),
-    ("convnet", {"decay": 0.9, "teacher": 0.4, "label_view": "strong"}),
-    ("mlp", {"decay": 0.8, "softmax": "all", "window": 1.0, "restart": "never"}),
+    ("mlp", {"decay": 0.8, "softmax": "all", "window": 1.0}),
 ]
+FEW = 5  # steps: a task of the test has ten
 
 
 @pytest.mark.parametrize(("model", "parts"), PARTS, ids=lambda value: value if isinstance(value, str) else str(value))
-def test_twenty_steps_equal_the_plain_version(model, parts):
+def test_twenty_steps_equal_the_plain_version(model, parts, monkeypatch):
+    monkeypatch.setattr(gcr_plus, "FEW_STEPS", FEW)
     scenario, method = make_scenario(n_per_class=20), GcrPlus(**WEIGHTS, **parts)
     policy = Policy(buffer=12, selector=BalancedReservoir(), replay_batch=6)
     state = fresh(scenario, model, method, policy)
-    plain = ReferenceGcrPlus(state.net, scenario, method, lr=0.05, capacity=12, replay_size=6)
+    plain = ReferenceGcrPlus(state.net, scenario, method, FEW, lr=0.05, capacity=12, replay_size=12)
     steps = []
 
     def check():
@@ -43,7 +46,10 @@ def test_twenty_steps_equal_the_plain_version(model, parts):
 
     drive(state, scenario, method, policy, step, check)
     assert len(steps) == 20
-    assert plain.restarts == (0 if method.restart == "never" else 2)  # tasks begin with both of their classes
+    assert plain.restarts == 2  # tasks begin with both of their classes
+    assert state.extras["known"].tolist() == [True] * 2 + [False] * 4
+    for name, tensor in plain.old.items():
+        torch.testing.assert_close(state.extras[f"old.{name}"], tensor, atol=1e-5, rtol=1e-5)
     assert state.extras["seen"].tolist() == [True] * 4 + [False] * 2
     images = scenario.views.plain(scenario.test.pixels)
     predicted = method.predict(state.net.eval(), images, state.extras)
@@ -69,36 +75,52 @@ def test_the_average_begins_as_a_mean_of_the_last_steps():
 
 
 def test_the_average_begins_anew_with_a_new_class():
-    for restart, steps in (("new classes", [1, 2, 1, 2]), ("never", [1, 2, 3, 4])):
-        method, net, counted = GcrPlus(restart=restart), build("mlp", (1, 2, 2), 4, seed=0), []
-        extras = method.extras(net, 1)
-        for labels in ([0, 1], [1, 1], [0, 2], [2, 0]):
-            new = Batch((torch.zeros(2, 1, 2, 2),), torch.tensor(labels), torch.empty(0), torch.ones(2))
-            method.loss(net, new, (), extras)
-            method.after_step(net, extras)
-            counted.append(int(extras["steps"]))
-        assert counted == steps
+    method, net, counted = GcrPlus(), build("mlp", (1, 2, 2), 4, seed=0), []
+    extras = method.extras(net, 1)
+    for labels in ([0, 1], [1, 1], [0, 2], [2, 0]):
+        method.loss(net, new_batch(labels), (), extras)
+        method.after_step(net, extras)
+        counted.append(int(extras["steps"]))
+    assert counted == [1, 2, 1, 2]
+
+
+def test_the_old_network_is_the_average_before_the_newest_classes():
+    """Classes of one task that come over a few steps do not replace it."""
+    method, net, old = GcrPlus(), build("mlp", (1, 2, 2), 4, seed=0), []
+    extras = method.extras(net, 1)
+    labels = [[0]] * 30 + [[1], [1], [2]] + [[1]] * 30 + [[3]]
+    for step, new in enumerate(labels):
+        net.head.bias.data.fill_(step)
+        method.loss(net, new_batch(new), (), extras)
+        old.append((extras["known"].sum().item(), extras["old.head.bias"][0].item()))
+        method.after_step(net, extras)
+    assert [known for known, _ in old] == [0] * 30 + [1] * 33 + [3]
+    first, second = old[30][1], old[63][1]
+    assert 20 < first < 29
+    assert all(value == first for _, value in old[30:63])
+    assert 50 < second < 62
+
+
+def test_the_old_network_is_left_out_with_its_weight():
+    net = build("mlp", (1, 2, 2), 4, seed=0)
+    assert not any(name.startswith("old.") for name in GcrPlus(keep=0.0).extras(net, 1))
+
+
+def new_batch(labels):
+    return Batch((torch.zeros(len(labels), 1, 2, 2),), torch.tensor(labels), torch.empty(0), torch.ones(len(labels)))
 
 
 def test_without_decay_the_average_is_the_network_to_the_bit():
     policy, training = Policy(buffer=12, selector=BalancedReservoir(), replay_batch=8), Training(epochs=1, batch=8)
     state = train(make_scenario(), "convnet", GcrPlus(decay=0.0), policy, training, 0).state
     tensors = state.net.state_dict()
-    assert {f"ema.{name}" for name in tensors} | {"seen", "steps"} == state.extras.keys()
+    copies = {copy + name for copy in ("ema.", "old.") for name in tensors}
+    assert copies | {"seen", "known", "steps"} == state.extras.keys()
     assert all(torch.equal(state.extras[f"ema.{name}"], tensor) for name, tensor in tensors.items())
 
 
-def test_without_average_and_asymmetry_it_trains_as_gcr_does():
-    policy, training = Policy(buffer=12, selector=BalancedReservoir(), replay_batch=8), Training(epochs=2, batch=8)
-    methods = (GcrPlus(decay=0.0, softmax="all"), Gcr(contrast="features"))
-    ours, gcr = (train(make_scenario(), "convnet", method, policy, training, 0) for method in methods)
-    for a, b in zip(ours.state.net.state_dict().values(), gcr.state.net.state_dict().values(), strict=True):
-        assert torch.equal(a, b)
-    assert ours.class_il == gcr.class_il
-
-
-def test_batch_statistics_are_averaged_and_a_teacher_leaves_them_alone():
-    method = GcrPlus(teacher=1.0, decay=1.0, window=1.0, restart="never")
+def test_batch_statistics_are_averaged_and_the_old_network_leaves_them_alone():
+    method = GcrPlus(decay=1.0, window=1.0)
     net = build("convnet", (1, 8, 8), 3, seed=0).train()
     extras = method.extras(net, 1)
     generator = torch.Generator().manual_seed(0)
@@ -109,10 +131,10 @@ def test_batch_statistics_are_averaged_and_a_teacher_leaves_them_alone():
 
     running, seen = [name for name in net.state_dict() if "running" in name], []
     for _ in range(3):
-        before = {name: extras[f"ema.{name}"].clone() for name in running}
-        method.loss(net, batch(1), (batch(1), batch(1), batch(2)), extras)
+        before = {name: extras[name].clone() for name in extras if "running" in name}
+        method.loss(net, batch(1), (batch(2),), extras)
         assert net.training
-        assert all(torch.equal(before[name], extras[f"ema.{name}"]) for name in running)
+        assert all(torch.equal(tensor, extras[name]) for name, tensor in before.items())
         method.after_step(net, extras)
         seen.append({name: tensor.clone() for name, tensor in net.state_dict().items()})
     for name in running:
@@ -159,5 +181,35 @@ def test_defaults_by_name():
     assert (offline.run_name, online.run_name) == ("seq-cifar10-gcr-plus-k500", "seq-cifar10-online-gcr-plus-k500")
     assert compose("seq-digits", "gcr+", selector="herding").run_name == "seq-digits-gcr-plus-herding-k100"
     assert offline.memory.pool_size == 0  # K examples in all
-    assert (offline.method, offline.optimizer.lr) == (GcrPlus(), 0.03)
-    assert online.method == GcrPlus(alpha=1.0, beta=3.0, gamma=1.0, decay=0.99)
+    assert offline.method == online.method == GcrPlus()  # one set of values
+    assert offline.optimizer.lr == online.optimizer.lr == 0.03
+
+
+OTHER_MEMORIES = [
+    {"selector": BalancedReservoir(evict="loss")},
+    {"selector": GradApprox(power=0.3, shrink=0.5), "pool_network": "predictor", "candidates": 4},
+    {"selector": Typicality(), "pool_view": "weak", "pool_views": 3},
+    {"selector": ReducibleLoss(), "pool_network": "predictor"},
+]
+
+
+@pytest.mark.parametrize("memory", OTHER_MEMORIES, ids=lambda memory: memory["selector"].name)
+def test_a_run_with_another_memory_resumes_to_the_bit(memory, tmp_path):
+    policy, training = Policy(buffer=12, replay_batch=8, **memory), Training(epochs=2, lr=0.05, batch=8)
+
+    def part(stop, saved):
+        return new_run(
+            make_scenario(), "convnet", GcrPlus(decay=0.9), policy, training, 0, How(), checkpoints=saved, stop=stop
+        )
+
+    whole = part(lambda: False, None)
+    list(whole.advance())
+    first = part(lambda: first.state.steps == 11, Checkpoints(tmp_path, {}))
+    with pytest.raises(Stopped):
+        list(first.advance())
+    second = part(lambda: False, Checkpoints(tmp_path, {}))
+    assert second.state.steps == 11
+    list(second.advance())
+    assert second.outcome().class_il == whole.outcome().class_il
+    for (name, ours), (_, theirs) in zip(second.state.tensors(), whole.state.tensors(), strict=True):
+        assert torch.equal(ours, theirs), name

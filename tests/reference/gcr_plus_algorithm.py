@@ -1,6 +1,6 @@
-"""GCR+, example by example: GCR's terms with a softmax among some classes, a balanced memory, an EMA of all tensors.
+"""GCR+, example by example: one draw for all terms, a softmax among some classes, an old network, an EMA.
 
-Views, sampling and the contrastive term are those of the reference of GCR. The EMA is a dict of tensors.
+Views, sampling and the contrastive term are those of the reference of GCR. Both copies are dicts of tensors.
 """
 
 import copy
@@ -11,30 +11,38 @@ from reference.gcr_algorithm import ReferenceGcr, cross_entropy
 
 
 class ReferenceGcrPlus(ReferenceGcr):
-    def __init__(self, net, scenario, method, **settings):
+    def __init__(self, net, scenario, method, few_steps, **settings):
         weights = {name: getattr(method, name) for name in ("alpha", "beta", "gamma")}
         super().__init__(net, scenario, **weights, **settings)
-        self.method = method
+        self.method, self.few_steps = method, few_steps
         self.ema = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+        self.old, self.known = None, []
         self.seen, self.steps, self.restarts = set(), 0, 0
 
     def step(self, rows, draws, replay):
         images = [self.scenario.train.pixels[row] for row in rows]
         labels = [int(self.scenario.train.labels[row]) for row in rows]
-        replays = [[self.sample(*u) for u in asked.rows.tolist()] for asked in draws.replays] if replay else []
-        met = set(labels) | {entry[1] for drawn in replays for entry in drawn}
-        if met - self.seen and self.method.restart == "new classes":
+        drawn = [self.sample(*u) for u in draws.replays[0].rows.tolist()] if replay else []
+        met = set(labels) | {entry[1] for entry in drawn}
+        if met - self.seen:
+            if self.steps >= self.few_steps:
+                self.old, self.known = self.ema, sorted(self.seen)
             self.steps = 0
             self.restarts += 1
         self.seen |= met
         self.net.train()
-        logits = self.net(torch.stack([self.weak(x, u) for x, u in zip(images, draws.views, strict=True)]))
+        views = torch.stack([self.weak(x, u) for x, u in zip(images, draws.views, strict=True)])
+        logits = self.net(views)
         unseen = set(range(logits.shape[1])) - self.seen
         rivals = sorted(set(labels) | unseen) if self.method.softmax == "own" else list(range(logits.shape[1]))
         terms = [cross_entropy(h[rivals], rivals.index(y)) for h, y in zip(logits, labels, strict=True)]
         loss = sum(terms) / len(terms)
         if replay:
-            loss = loss + self.replay_loss(*replays, draws)
+            loss = loss + self.replay_loss(drawn, *draws.replays[0].views)
+        if replay and self.known:
+            old = self.copy_of(self.old)(views).detach()
+            distances = [((h - t)[self.known] ** 2).sum() for h, t in zip(logits, old, strict=True)]
+            loss = loss + self.method.keep * sum(distances) / len(distances)
         gradients = torch.autograd.grad(loss, list(self.net.parameters()))
         with torch.no_grad():
             for parameter, gradient in zip(self.net.parameters(), gradients, strict=True):
@@ -46,26 +54,21 @@ class ReferenceGcrPlus(ReferenceGcr):
         self.take(list(zip(images, labels, logits.detach(), [1.0] * len(labels), priorities, strict=True)))
         return loss.item()
 
-    def replay_loss(self, distil, label, contrast, draws):
-        of_distil, of_label, of_contrast = (asked.views for asked in draws.replays)
-        views = self.views(distil, of_distil[0], self.weak)
-        outputs = self.net(views)
-        value = self.alpha * sum(((h - d[2]) ** 2).mean() for h, d in zip(outputs, distil, strict=True)) / len(distil)
-        if self.method.teacher:
-            by_ema = self.averaged_net()(views).detach()
-            distances = [((h - z) ** 2).mean() for h, z in zip(outputs, by_ema, strict=True)]
-            value = value + self.method.teacher * sum(distances) / len(distances)
-        make = self.weak if self.method.label_view == "weak" else self.strong
-        outputs = self.net(self.views(label, of_label[0], make))
-        terms = [cross_entropy(h, d[1]) for h, d in zip(outputs, label, strict=True)]
-        value = value + self.beta * sum(terms) / len(terms)
-        both = torch.cat([self.views(contrast, u, self.strong) for u in of_contrast])
-        terms = self.contrast_terms(self.net.features(both), [d[1] for d in contrast])
-        return value + self.gamma * sum(terms) / len(terms)
+    def replay_loss(self, drawn, of_weak, of_strong):
+        weak, strong = self.views(drawn, of_weak, self.weak), self.views(drawn, of_strong, self.strong)
+        labels, features = [d[1] for d in drawn], [self.net.features(weak), self.net.features(strong)]
+        h_weak, h_strong = map(self.net.head, features)
+        distances = [((h - d[2]) ** 2).sum() for h, d in zip(h_weak, drawn, strict=True)]
+        terms = [cross_entropy(h, y) for outputs in (h_weak, h_strong) for h, y in zip(outputs, labels, strict=True)]
+        contrast = self.contrast_terms(torch.cat(features), labels)
+        return (self.alpha * sum(distances) + self.beta * sum(terms) / 2 + self.gamma * sum(contrast)) / len(drawn)
 
     def averaged_net(self):
+        return self.copy_of(self.ema)
+
+    def copy_of(self, tensors):
         net = copy.deepcopy(self.net)
-        net.load_state_dict(self.ema)
+        net.load_state_dict(tensors)
         return net.eval()
 
     def take(self, entries):

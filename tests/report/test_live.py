@@ -1,17 +1,20 @@
 """The live report: what it answers and to whom, what it shows of unfinished runs, how an open page follows."""
 
+import html
 import http.client
+import math
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 from chromium import CHROMIUM, Browser
-from conftest import HANG_SECONDS
+from conftest import HANG_SECONDS, wait_until
 from made_runs import add_epoch, experiment_of, put_run, put_unfinished, square
 
 from gcr.cli.main import run_cli
@@ -75,6 +78,103 @@ def test_foreign_names_get_nothing(tmp_path, host):
             assert status == 403
             assert "er" not in body.split()
         assert ask(server, host=f"localhost:{server.server_port}")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH"])
+def test_only_get_and_head_are_answered(tmp_path, method):
+    with served(tmp_path) as server:
+        assert ask(server, method=method)[0] == 501
+
+
+def test_the_policy_of_the_page_is_also_sent_as_a_header(tmp_path):
+    put_run(tmp_path, experiment_of("er"), square(50.0))
+    with served(tmp_path) as server:
+        _, page, answer = ask(server)
+    policy, _, framed = answer.headers["Content-Security-Policy"].rpartition("; frame-ancestors ")
+    assert framed == "'none'"
+    assert "unsafe" not in policy
+    assert policy == html.unescape(re.search('Content-Security-Policy" content="([^"]*)"', page)[1])
+
+
+def test_200_slow_connections_keep_nobody_out(tmp_path):
+    """They begin a request and never end it. They hold few threads, and the page is answered all the while."""
+    put_run(tmp_path, experiment_of("er"), square(50.0))
+    with served(tmp_path) as server, ExitStack() as slow:
+        before = threading.active_count()
+        for _ in range(200):
+            connection = slow.enter_context(socket.create_connection(server.server_address, timeout=HANG_SECONDS))
+            with suppress(ConnectionError):  # it was ended for another
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        for path in ("/version", "/"):
+            assert ask(server, path)[0] == 200
+        wait_until(lambda: threading.active_count() - before <= live.MAX_CONNECTIONS, "threads to end")
+        assert len(server._deadlines) <= live.MAX_CONNECTIONS
+
+
+def test_a_request_that_drips_in_is_ended(tmp_path, monkeypatch):
+    """No pause is long, but it never ends."""
+    monkeypatch.setattr(live, "CONNECTION_SECONDS", 0.2)
+    with served(tmp_path) as server, socket.create_connection(server.server_address, HANG_SECONDS) as slow:
+        slow.settimeout(0.02)
+
+        def is_ended():
+            try:
+                slow.sendall(b"x")
+                return slow.recv(1000) == b""
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        wait_until(is_ended, "the connection to end")
+
+
+def test_a_client_that_does_not_read_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "CONNECTION_SECONDS", 0.2)
+    monkeypatch.setattr(LivePage, "page", lambda self: bytes(50_000_000))
+    with served(tmp_path) as server, socket.create_connection(server.server_address, HANG_SECONDS) as slow:
+        slow.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+        assert slow.recv(4) == b"HTTP"
+        wait_until(lambda: not server._deadlines, "the connection to end")
+
+
+def test_where_all_wait_for_answers_others_are_turned_away(tmp_path, monkeypatch):
+    made = threading.Event()
+    monkeypatch.setattr(live, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(LivePage, "version", lambda self: "1" if made.wait(HANG_SECONDS) else "")
+    with served(tmp_path) as server:
+        waiting = [threading.Thread(target=ask, args=(server, "/version")) for _ in range(2)]
+        for thread in waiting:
+            thread.start()
+        wait_until(lambda: [*server._deadlines.values()] == [math.inf] * 2, "both to wait")
+        with pytest.raises(ConnectionError):
+            ask(server)
+        made.set()
+        for thread in waiting:
+            thread.join()
+        wait_until(lambda: not server._deadlines, "both to end")
+        assert ask(server, "/version")[1] == "1"
+
+
+def test_links_are_not_followed(tmp_path, eager):
+    """Others may write to the folder, and to see what only its owner can read is all they need."""
+    private, shared = tmp_path / "private", tmp_path / "shared"
+    finished, begun = (
+        put_run(private, experiment_of("gcr"), square(12.5)),
+        put_unfinished(private, experiment_of("mir")),
+    )
+    put_run(shared, experiment_of("er"), square(50.0))
+    for run in (finished, begun):
+        linked = shared / run.path.relative_to(private)
+        linked.mkdir(parents=True)
+        for file in run.path.iterdir():
+            (linked / file.name).symlink_to(file)
+    (shared / "folder").symlink_to(private)
+    page = LivePage(shared).page().decode()
+    assert "1 finished run." in page
+    assert ">er<" in page
+    assert ">gcr<" not in page
+    assert ">mir<" not in page
 
 
 def test_unfinished_runs_are_shown_with_their_last_epoch(tmp_path, eager):

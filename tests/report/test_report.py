@@ -2,11 +2,14 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from chromium import CHROMIUM, Browser
 from made_runs import SELECTION, experiment_of, put_run, square
+from PIL import Image
 
 from gcr.analysis.load import read_runs
+from gcr.cli.main import run_cli
 from gcr.report import gallery, write_report
 
 pytestmark = pytest.mark.skipif(
@@ -86,6 +89,10 @@ def test_opens_whole_quiet_and_alone(browser, page, width, dark):
         "cells": 2 * (25 * 6 + 5 * 2),
         "selections": 2,
     }
+    shades = browser.do(
+        "[...document.querySelectorAll('table.map td')].map(td => getComputedStyle(td).backgroundColor)"
+    )
+    assert len(set(shades)) > 4  # by the value of the cell
     background = browser.do("getComputedStyle(document.body).backgroundColor")
     assert (sum(int(part) for part in background[4:-1].split(",")) < 200) is dark
 
@@ -178,6 +185,43 @@ def test_text_stays_text(browser, evil_page):
     assert len(browser.do(FIRST_CELLS)) == 1
     browser.look(400)
     assert browser.do("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_text_of_a_classifier_stays_text(browser, tmp_path):
+    """Its name, its classes, and the folder that they came from."""
+    classes = [EVIL, '" onmouseover="alert(1)', "'; alert(1);", "<style>*{display:none}"]
+    for label, name in enumerate(classes):
+        (tmp_path / EVIL / name).mkdir(parents=True)
+        for number in range(5):
+            pixels = np.random.default_rng((label, number)).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / EVIL / name / f"{number}.png")
+    state, page = str(tmp_path / f"state {EVIL}"), tmp_path / "inspect.html"
+    assert run_cli(["update", state, str(tmp_path / EVIL), "--epochs", "1"]) == 0
+    assert run_cli(["inspect", state, "--page", str(page)]) == 0
+    browser.look()
+    browser.open(page.as_uri())
+    assert browser.problems() == []
+    assert browser.do("document.title") == f"state {EVIL}"
+    assert browser.do("document.scripts.length + document.querySelectorAll('style').length") == 1
+    assert browser.do("[...document.querySelectorAll('img')].every(image => image.src.startsWith('data:image/png'))")
+    assert browser.do("[...document.querySelectorAll('*')].every(one => !one.onmouseover && !one.onerror)")
+    cells = browser.do("[...document.querySelectorAll('table.bars tbody tr')].map(row => row.cells[0].textContent)")
+    assert sorted(cells) == sorted(classes)
+
+
+def test_what_got_into_a_page_would_not_run(browser, tmp_path):
+    """The policy stands behind the escaping: scripts, styles and requests that are not the page's own are blocked."""
+    put_run(tmp_path, experiment_of("er"), square(50.0))
+    page = write_report(read_runs(tmp_path).groups, tmp_path / "report.html")
+    added = "<script>document.title = 'ran'</script><p id=p style='color: red' onclick='x()'>a</p><img src=http://127.0.0.1:9/x>"
+    page.write_text(page.read_text().replace("<main>", f"<main>{added}", 1))
+    browser.look()
+    browser.open(page.as_uri())
+    assert browser.do("document.title") != "ran"
+    assert browser.do("getComputedStyle(document.getElementById('p')).color") != "rgb(255, 0, 0)"
+    texts = " ".join(problem["entry"]["text"] for problem in browser.problems() if "entry" in problem)
+    for directive in ("script-src", "style-src", "img-src"):
+        assert f"{directive} " in texts
 
 
 def test_all_is_there_without_the_script(browser, page):

@@ -51,7 +51,7 @@ def test_paths_lead_into_the_file(tmp_path):
     ("line", "why"),
     [
         ("{", "Expecting property name"),
-        ("[" * 100_000, "recursion"),
+        ("[" * 100_000, "levels deep"),
         ([1], "must be a JSON object, got list"),
         ({"experiment": {}}, "path must be like run-name/seed-0, got None"),
         (LINE | {"path": "seed-0"}, "path must be like run-name/seed-0"),

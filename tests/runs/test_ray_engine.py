@@ -9,11 +9,12 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import HANG_SECONDS, wait_until
-from ray_nodes import SLOW_CLOCK, cluster
+from ray_nodes import LOOPBACK, SLOW_CLOCK, cluster, open_ports
 
 from gcr.cli.main import run_cli
 from gcr.experiments.experiment import compose
@@ -61,8 +62,11 @@ def same_as_here(jobs, out):
 
 def test_ray_of_our_own(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # somebody's cluster, which was not asked for
-    jobs = make_jobs(tmp_path / "there")
-    assert run_all(jobs, lambda event: None, Execution("cpu", engine="ray", processes=2)).failed == 0
+    jobs, ports = make_jobs(tmp_path / "there"), set()
+    run = run_all(jobs, lambda event: ports.update(open_ports()), Execution("cpu", engine="ray", processes=2))
+    assert run.failed == 0
+    assert len(ports) > 2 or not Path("/proc/net/tcp").exists()
+    assert {address for address, _ in ports}.issubset(LOOPBACK)  # nobody elsewhere can reach it
     same_as_here(jobs, tmp_path / "here")
 
 

@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
 import torch
+from reference.matching_pursuit import matching_pursuit
 from scipy.optimize import nnls
 
 from gcr.select import ClassBalanced, GradApprox, LastLayerGradients, Pool
 from gcr.select.grad_approx import longest
+from gcr.select.matching import match
 
 
 def random_pool(n, n_classes=3, f=5, seed=0):
@@ -168,3 +170,58 @@ def test_random_rows_are_drawn_among_those_that_are_not_trimmed():
     pool = Pool(torch.zeros(5).long(), torch.ones(5), torch.zeros(5, 1), lengths[:, None])
     chosen = GradApprox(rows="random", trim=0.4)(pool, 2, torch.tensor([0.1, 0.9, 0.5, 0.6, 0.2]))
     assert chosen.rows.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("power", [0.0, 0.3, 1.0])
+def test_tempered_matching_is_matching_of_residuals_of_tempered_length(power):
+    pool = random_pool(60, n_classes=3, f=6, seed=8)
+    pool.residuals[:4] = 0.0
+    pool.residuals[4:8] *= 1e-3
+    chosen = GradApprox(power=power)(pool, 12, torch.zeros(60))
+    residuals = pool.residuals.double().numpy().copy()
+    for row in residuals:
+        length = np.sqrt((row**2).sum())
+        row *= length**power / length if length else 0.0
+    explicit = long_vectors(pool.features.double(), torch.from_numpy(residuals)).numpy()
+    weights = pool.weights.double().numpy()
+    for label in range(3):
+        members = np.flatnonzero(pool.labels.numpy() == label)
+        support, expected = matching_pursuit(explicit[members], explicit[members].T @ weights[members], 4, 0.5)
+        mine = pool.labels[chosen.rows] == label
+        assert len(support) == 4
+        assert chosen.rows[mine].tolist() == members[sorted(support)].tolist()
+        np.testing.assert_allclose(chosen.weights[mine].numpy(), expected[sorted(support)], rtol=1e-5)
+
+
+def test_an_untempered_choice_is_that_of_before_to_the_bit():
+    pool = random_pool(60, seed=9)
+    ours, other = GradApprox(power=1.0, shrink=0.0)(pool, 12, torch.zeros(60)), random_pool(60, seed=9)
+    plain = match(LastLayerGradients(other.features, other.residuals), other.labels, other.weights, 12, 0.5, 0.0)
+    assert torch.equal(ours.rows, plain.rows)
+    assert torch.equal(ours.weights, plain.weights)
+
+
+def test_tempering_takes_the_outlier_its_lead():
+    """Nine rows along one direction, one row a hundred times as long across it; there is room for one."""
+    residuals = torch.tensor([[1.0, 0.0]] * 9 + [[0.0, 100.0]])
+    pool = Pool(torch.zeros(10).long(), torch.ones(10), torch.zeros(10, 1), residuals)
+    rows = [GradApprox(ridge=0.0, power=p)(pool, 1, torch.zeros(10)).rows.tolist() for p in (1.0, 0.3, 0.2, 0.0)]
+    assert rows == [[9], [9], [0], [0]]  # 100 ** (2 p) against 9
+
+
+@pytest.mark.parametrize("settings", [{}, {"atoms": "weighted"}, {"shares": "task"}])
+def test_shrunk_weights_lie_between_their_own_and_the_mean_of_their_class(settings):
+    pool = random_pool(44, n_classes=3, seed=10)
+    labels = torch.where(torch.arange(44) < 42, pool.labels % 2, 2)  # two rows of class 2, which are kept whole
+    pool = Pool(labels, pool.weights, pool.features, pool.residuals, tasks=torch.zeros(44).long())
+    plain, half, whole = (GradApprox(shrink=share, **settings)(pool, 12, torch.zeros(44)) for share in (0.0, 0.5, 1.0))
+    assert torch.equal(plain.rows, half.rows)
+    for label in (0, 1):
+        mine = labels[plain.rows] == label
+        expected = [0.5 * float(w) + 0.5 * float(plain.weights[mine].mean()) for w in plain.weights[mine]]
+        assert half.weights[mine].tolist() == pytest.approx(expected)
+        assert whole.weights[mine].std() < 1e-5 < plain.weights[mine].std()
+    kept = plain.rows >= 42
+    if "shares" not in settings:
+        assert kept.sum() == 2
+        assert torch.equal(whole.weights[kept], pool.weights[42:])

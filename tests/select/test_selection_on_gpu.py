@@ -18,6 +18,7 @@ def make_pool(device, n=300, seed=0):
         "features": torch.randn(n, 16, generator=g).relu(),
         "residuals": torch.randn(n, 5, generator=g).softmax(1) - torch.nn.functional.one_hot(labels, 5),
         "kept": torch.rand(n, generator=g) < 0.5,
+        "reducible": torch.randn(n, generator=g),
     }
     return Pool(**{name: column.to(device) for name, column in columns.items()}), torch.rand(n, generator=g).to(device)
 
@@ -32,12 +33,17 @@ def test_selectors_choose_the_same_rows(selector):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"replace": 2}, {"trim": 0.5}, {"ridge": 0.01}, {"rows": "random"}, {"negative": "dropped"}]
+    "settings",
+    [
+        *({"replace": 2}, {"trim": 0.5}, {"ridge": 0.01}, {"rows": "random"}, {"negative": "dropped"}),
+        {"power": 0.3, "shrink": 0.5},
+    ],
 )
 def test_options_of_grad_approx(settings):
     (pool, draws), (gpu_pool, gpu_draws) = make_pool("cpu"), make_pool("cuda")
     ours, theirs = GradApprox(**settings)(pool, 60, draws), GradApprox(**settings)(gpu_pool, 60, gpu_draws)
     assert ours.rows.tolist() == theirs.rows.tolist()
+    torch.testing.assert_close(ours.weights, theirs.weights.cpu(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(50))

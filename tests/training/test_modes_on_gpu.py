@@ -8,12 +8,13 @@ from conftest import make_scenario
 from named import Training, new_run, train
 
 from gcr.experiments.experiment import compose
-from gcr.memory import POLICIES, Policy
-from gcr.methods import METHODS, DerPlusPlus, Gcr
+from gcr.memory import POLICIES, BalancedReservoir, Policy
+from gcr.methods import METHODS, DerPlusPlus, Gcr, GcrPlus
 from gcr.runs.engine import run_all
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job
 from gcr.runs.local import set_kernels
+from gcr.select import GradApprox, ReducibleLoss, Typicality
 from gcr.training import Checkpoints, Diverged, How, Stopped
 from gcr.training.pack import run_pack
 
@@ -50,6 +51,27 @@ def test_captured_equals_eager_to_the_bit(method, precision):
         assert torch.equal(ours, theirs), name
 
 
+OTHER_MEMORIES = [
+    {"selector": BalancedReservoir(evict="loss")},
+    {"selector": GradApprox(power=0.3, shrink=0.5), "pool_network": "predictor", "candidates": 4},
+    {"selector": Typicality(), "pool_view": "weak", "pool_views": 3},
+    {"selector": ReducibleLoss()},
+]
+
+
+@pytest.mark.parametrize("memory", OTHER_MEMORIES, ids=lambda memory: memory["selector"].name)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_captured_equals_eager_under_other_memories(memory, precision):
+    scenario, model, method, _, training, seed = parts(GcrPlus, precision)
+    policy = Policy(buffer=12, replay_batch=8, **memory)
+    eager, captured = (
+        train(scenario, model, method, policy, training, seed, How("cuda", mode)) for mode in ("eager", "captured")
+    )
+    assert eager.class_il == captured.class_il
+    for (name, ours), (_, theirs) in zip(eager.state.tensors(), captured.state.tensors(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
 @pytest.mark.parametrize("method", [DerPlusPlus, Gcr])
 def test_compiled_equals_eager_up_to_rounding(method):
     eager = train(*parts(method), How("cuda", "eager"))
@@ -60,8 +82,18 @@ def test_compiled_equals_eager_up_to_rounding(method):
 
 @every_method
 def test_a_step_never_waits_for_the_device(method):
-    """Host reads inside a step raise in this mode."""
-    run = new_run(*parts(method), How("cuda", "eager"))
+    third_step_without_host_reads(*parts(method))
+
+
+def test_a_step_that_evicts_by_loss_never_waits_for_the_device():
+    scenario, model, method, _, *rest = parts(GcrPlus)
+    policy = Policy(buffer=12, selector=BalancedReservoir(evict="loss"), replay_batch=8)
+    third_step_without_host_reads(scenario, model, method, policy, *rest)
+
+
+def third_step_without_host_reads(*parts):
+    """They raise in this mode."""
+    run = new_run(*parts, How("cuda", "eager"))
     steps = run.advance()
     while run.state.steps < 2:
         next(steps)

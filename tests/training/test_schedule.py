@@ -3,14 +3,15 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import make_scenario
-from named import Training, train
+from named import Training, fresh_state, train
 
 from gcr.memory import Policy
-from gcr.methods import Batch, Er, Finetune, Gcr, Joint
+from gcr.methods import Batch, ClsEr, Er, Finetune, Gcr, GcrPlus, Joint
 from gcr.models import build
-from gcr.select import GradApprox
+from gcr.select import ClassBalanced, GradApprox
 from gcr.settings import BadInput
 from gcr.training import reselect
+from gcr.training.randomness import selection_views
 from gcr.training.schedule import make_schedule
 
 
@@ -130,7 +131,10 @@ def test_candidates_may_be_the_selectors_choice_of_everything(scenario):
     assert int(outcome.state.memory.kept) == 12
 
 
-@pytest.mark.parametrize("setting", [{"pool_view": "weak"}, {"pool_mode": "training"}, {"pool_mode": "class"}])
+@pytest.mark.parametrize(
+    "setting",
+    [{"pool_view": "weak"}, {"pool_mode": "training"}, {"pool_mode": "class"}, {"pool_view": "weak", "pool_views": 3}],
+)
 def test_what_selection_sees(scenario, setting):
     plain = Policy(buffer=12, selector=GradApprox())
     other = Policy(buffer=12, selector=GradApprox(), **setting)
@@ -198,3 +202,87 @@ def test_a_pool_of_one_image_has_no_statistics_of_its_own(monkeypatch, mode):
     image = torch.rand(1, 1, 8, 8)
     alone, usual = (pool_of(image, mode, monkeypatch, 100) for mode in (mode, "evaluation"))
     torch.testing.assert_close(alone.features, usual.features)
+
+
+def recorded(scenario, method, **setting):
+    """The run, and the pools that its selector got."""
+    pools = []
+
+    class Recording(GradApprox):
+        def __call__(self, pool, budget, draws):
+            pools.append(pool)
+            return super().__call__(pool, budget, draws)
+
+    policy = Policy(buffer=12, selector=Recording(), **setting)
+    return train(scenario, "convnet", method, policy, Training(epochs=2, batch=8, lr=0.1), 0), pools
+
+
+@pytest.mark.parametrize("method", [GcrPlus(decay=0.9), ClsEr(stable_rate=0.5)])
+@pytest.mark.parametrize("mode", ["evaluation", "training"])
+def test_selection_on_the_predictor_sees_its_features_and_residuals(scenario, method, mode):
+    """After the last selection nothing is trained: the copy that predicts is that of the selection."""
+    seen = {"pool_network": "predictor", "pool_mode": mode}
+    outcome, pools = recorded(scenario, method, **seen)
+    state = outcome.state
+    copy = {name.split(".", 1)[1]: t for name, t in state.extras.items() if name.startswith(method.predictor)}
+    other = build("convnet", scenario.image_shape, 6, seed=1)
+    other.load_state_dict(copy)
+    rows = state.memory.filled_rows()
+    images = scenario.views.plain(state.memory.columns["image"][rows])
+    if mode == "evaluation":
+        features = other.eval().features(images)
+        logits = method.predict(state.net.eval(), images, state.extras)
+        torch.testing.assert_close(logits, other.head(features))
+        for found in features:  # of each row that was kept
+            assert (pools[-1].features - found).abs().amax(1).min() < 1e-5
+        assert not torch.allclose(state.net.features(images), features, atol=1e-3)
+    trained, _ = recorded(scenario, method, pool_mode=mode)
+    first = [run.state.selections[0]["gradient_length"] for run in (outcome, trained)]
+    assert first[0] != first[1]
+
+
+@pytest.mark.parametrize("mode", ["evaluation", "training"])
+def test_selection_on_the_predictor_leaves_network_and_copy_as_they_were(scenario, mode):
+    method, training = GcrPlus(decay=0.9), Training(epochs=1, batch=8, lr=0.1)
+    state = fresh_state(scenario, "convnet", method, Policy(buffer=12, selector=GradApprox()), training, 0)
+    policy = Policy(buffer=12, selector=GradApprox(), pool_network="predictor", pool_mode=mode)
+    for name, tensor in state.extras.items():
+        if name.startswith("ema.") and tensor.is_floating_point():
+            tensor.add_(0.1)
+    images, labels = scenario.train.pixels[:20], scenario.train.labels[:20]
+    state.memory.offer({"image": images, "label": labels}, torch.zeros(20).double())
+    before = {name: tensor.clone() for name, tensor in state.tensors() if not name.startswith("memory.")}
+    reselect.reselect(state.memory, policy, method, state.net, scenario.views, (0, 0), extras=state.extras)
+    after = dict(state.tensors())
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+def test_a_method_without_a_copy_refuses_selection_on_it(scenario):
+    policy = Policy(buffer=12, selector=GradApprox(), pool_network="predictor")
+    with pytest.raises(BadInput, match=r"pool_network must be trained with gcr, .* use gcr\+ or cls-er"):
+        train(scenario, "mlp", Gcr(), policy, Training(epochs=1), 0)
+
+
+def test_features_and_residuals_are_each_averaged_over_views(scenario, monkeypatch):
+    """The first view is that of one view alone."""
+    setting = {"pool_view": "weak", "pool_views": 3}
+    net, method = build("convnet", scenario.image_shape, 6, seed=0), Gcr()
+    policy = Policy(buffer=12, selector=GradApprox(), **setting)
+    memory = policy.make_buffer(scenario.image_shape, 6)
+    memory.offer({"image": scenario.train.pixels[:9], "label": scenario.train.labels[:9]}, torch.zeros(9).double())
+    stored, pools = memory.read(memory.filled_rows()), []
+    monkeypatch.setattr(
+        GradApprox, "__call__", lambda self, pool, *rest: pools.append(pool) or ClassBalanced()(pool, *rest)
+    )
+    reselect.reselect(memory, policy, method, net, scenario.views, (5, 2))
+    features, residuals = torch.zeros(9, net.head.in_features).double(), torch.zeros(9, 6).double()
+    for view in range(3):
+        draws = selection_views((5, 2), 9, view)
+        seen = net.eval().features(scenario.views.weak(stored["image"], draws)).detach()
+        batch = Batch((), stored["label"], stored["logits"], stored["weight"])
+        features += seen.double() / 3
+        residuals += method.residual(net.head(seen).detach(), batch).double() / 3
+    torch.testing.assert_close(pools[0].features.double(), features, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(pools[0].residuals.double(), residuals, atol=1e-5, rtol=1e-5)
+    assert torch.equal(selection_views((5, 2), 9), selection_views((5, 2), 9, 0))
+    assert not torch.equal(selection_views((5, 2), 9), selection_views((5, 2), 9, 1))

@@ -6,7 +6,6 @@ Files belong to training or test by a word of their path (``train-00000-of-00002
 from __future__ import annotations
 
 import io
-import json
 import posixpath
 import re
 from collections.abc import Iterator
@@ -14,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from gcr.data.archive import Tree
+from gcr.data.archive import Tree, in_short
+from gcr.data.parquet_check import LIMITS, ROWS, check_parquet, parquet_library
 from gcr.data.pictures import Tally, decode_all, first_shape
-from gcr.data.source import Labels, Part, Pixels, Source, Wanted, block_rows, distinct
+from gcr.data.source import Labels, Part, Pixels, Source, Wanted, block_rows, distinct, labels_of
+from gcr.files import load_json
 from gcr.settings import BadInput
 
 TEST_WORDS = ("test", "validation", "valid", "val")
@@ -33,6 +34,9 @@ def finds(tree: Tree, wanted: Wanted) -> str | None:
 
 
 def read(tree: Tree, wanted: Wanted) -> Source:
+    parts = dict.fromkeys(name for word in ("train", *TEST_WORDS) for name in _files(tree, word))
+    files = ((f"{name} in {tree.where}", tree.on_disk(name) or tree.read(name)) for name in parts)
+    check_parquet(files, [*IMAGE_COLUMNS, *LABEL_COLUMNS])
     train = [_Shard(tree, name) for name in _files(tree, "train")]
     test, test_labels = _test_shards(tree)
     if not train or not test:
@@ -48,7 +52,13 @@ def read(tree: Tree, wanted: Wanted) -> Source:
     shape = first_shape(all_pictures, known.shape[0] if known else 3, size, upright)
     train_labels = _all_labels(train)
     given = train[0].class_names()
-    names, order = _class_names(given, int(train_labels.max()) + 1, wanted)
+    n_labels = int(train_labels.max()) + 1
+    if n_labels > len(train_labels):
+        raise BadInput(
+            f"labels in {tree.where} must be numbers from 0 on, one for each class, got {n_labels - 1} among "
+            f"{len(train_labels)} training images"
+        )
+    names, order = _class_names(given, n_labels, wanted)
     notes: tuple[str, ...] = ()
     if known and known.class_ids and set(given) != set(known.class_ids):
         notes = ("the files do not say which label is which official class; labels are taken as they are",)
@@ -120,16 +130,13 @@ class _Shard:
     """One parquet file."""
 
     def __init__(self, tree: Tree, name: str) -> None:
-        try:
-            from pyarrow import parquet
-        except ImportError:
-            raise BadInput("parquet files need pyarrow; install it with: pip install pyarrow") from None
         self.where = f"{name} in {tree.where}"
         path = tree.on_disk(name)
         try:
-            self.file: Any = parquet.ParquetFile(path if path else io.BytesIO(tree.read(name)))
+            source = path if path else io.BytesIO(tree.read(name))
+            self.file: Any = parquet_library().ParquetFile(source, **LIMITS)
         except Exception as error:
-            raise BadInput(f"{self.where} is not a complete parquet file ({error}); get it again") from None
+            raise BadInput(f"{self.where} is not a complete parquet file ({in_short(error)}); get it again") from None
         if self.file.metadata.num_rows == 0:
             raise BadInput(f"{self.where} has no rows; leave it out or get it again")
         columns = list(self.file.schema_arrow.names)
@@ -145,27 +152,24 @@ class _Shard:
         )
 
     def labels(self) -> Labels:
-        values = self._read(self.label)
-        if any(type(value) is not int for value in values):
-            raise BadInput(f'column "{self.label}" of {self.where} must be whole numbers')
-        return np.array(values, dtype=np.int64)
+        return labels_of(self._read(self.label), f'column "{self.label}" of {self.where}')
 
     def _read(self, column: str) -> list[Any]:
         try:
-            values: list[Any] = self.file.read(columns=[column]).column(column).to_pylist()
+            values: list[Any] = self.file.read(columns=[column], use_threads=False).column(column).to_pylist()
         except Exception as error:
-            raise BadInput(f"{self.where} cannot be read ({error}); get it again") from None
+            raise BadInput(f"{self.where} cannot be read ({in_short(error)}); get it again") from None
         return values
 
     def pictures(self) -> Iterator[tuple[bytes, str]]:
         """Encoded pictures and what to call them, in the order of rows."""
-        batches = self.file.iter_batches(batch_size=1024, columns=[self.image])
+        batches = self.file.iter_batches(ROWS, columns=[self.image], use_threads=False)
         row = 0
         while True:
             try:
                 batch = next(batches, None)
             except Exception as error:
-                raise BadInput(f"{self.where} cannot be read ({error}); get it again") from None
+                raise BadInput(f"{self.where} cannot be read ({in_short(error)}); get it again") from None
             if batch is None:
                 return
             for value in batch.column(0).to_pylist():
@@ -181,7 +185,7 @@ class _Shard:
         """What Hugging Face's library wrote about the label column, if it did."""
         metadata = self.file.schema_arrow.metadata or {}
         try:
-            features = json.loads(metadata[b"huggingface"])["info"]["features"]
-            return tuple(str(name) for name in features[self.label]["names"])
+            names = load_json(metadata[b"huggingface"])["info"]["features"][self.label]["names"]
+            return tuple(map(str, names)) if isinstance(names, list) else ()
         except (KeyError, TypeError, ValueError):
             return ()

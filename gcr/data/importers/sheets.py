@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from math import isqrt
 
@@ -10,7 +9,8 @@ import numpy as np
 
 from gcr.data.archive import Tree
 from gcr.data.pictures import decode
-from gcr.data.source import Labels, Part, Pixels, Source, Wanted
+from gcr.data.source import Labels, Part, Pixels, Source, Wanted, labels_of
+from gcr.files import load_json
 from gcr.settings import BadInput
 
 LABEL_FILES = ("{part}_lables.json", "{part}_labels.json")  # the package spells it the first way
@@ -55,11 +55,10 @@ def _labels(tree: Tree, root: str, part: str, n: int) -> Labels:
         raise BadInput(f"{tree.where} lacks {LABEL_FILES[0].format(part=part)}, the labels of its sheets")
     where = f"{there[0]} in {tree.where}"
     try:
-        values = json.loads(tree.read(there[0]))
+        values = load_json(tree.read(there[0]))
     except ValueError as error:
-        raise BadInput(f"{where} is not JSON ({error})") from None
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise BadInput(f"{where} must be a list of whole numbers")
-    if len(values) != n:
-        raise BadInput(f"{where} has {len(values)} labels, the sheets have {n} images; get it again")
-    return np.array(values, dtype=np.int64)
+        raise BadInput(f"{where} is not JSON of labels ({error})") from None
+    labels = labels_of(values, where)
+    if len(labels) != n:
+        raise BadInput(f"{where} has {len(labels)} labels, the sheets have {n} images; get it again")
+    return labels

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -39,6 +40,12 @@ print("{HEAD_ANSWERED}", flush=True)
 ray.init(address=sys.argv[1], log_to_driver=False)
 print("{JOINED}", flush=True)
 """
+WITHOUT_TOKEN = """
+import sys
+from ray._raylet import GcsClient
+GcsClient(address=sys.argv[1])
+"""
+OPEN = ", or allow open clusters with RAY_AUTH_MODE=disabled"
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ def check(how: Execution) -> None:
         raise BadInput(f'device must be auto, cpu or cuda with --engine ray, which picks the GPU, got "{how.device}"')
     if not 0 < how.gpus <= 1:
         raise BadInput(f"gpus must be above 0 and at most 1, since a pack is trained on one GPU, got {how.gpus:g}")
+    require_token(how.address)
     try:
         import ray  # noqa: F401
     except ImportError:
@@ -71,6 +79,41 @@ def check(how: Execution) -> None:
     if how.address is not None:
         find_head(how.address)
         try_to_join(how.address)
+        if os.environ.get("RAY_AUTH_MODE") != "disabled":
+            refuse_open(how.address)
+
+
+def require_token(address: str | None) -> None:
+    """Before Ray is imported, which reads its environment once. A cluster of our own gets a token that nobody sees;
+    RAY_AUTH_MODE=disabled asks for none."""
+    if "RAY_AUTH_MODE" in os.environ or "ray" in sys.modules:
+        return
+    known = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    if address is None:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    elif not any(name in os.environ for name in known) and not os.path.exists(os.path.expanduser("~/.ray/auth_token")):
+        raise BadInput(
+            f"the Ray cluster at {address} must have a token, and this command knows none; set RAY_AUTH_TOKEN to that "
+            f"of every ray start{OPEN}"
+        )
+    os.environ["RAY_AUTH_MODE"] = "token"
+
+
+@cache
+def refuse_open(address: str) -> None:
+    """An error if the cluster takes commands without a token. Those who reach its port can run code on its nodes."""
+    command = [sys.executable, "-P", "-c", WITHOUT_TOKEN, address]
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    try:
+        quiet = subprocess.DEVNULL
+        asked = subprocess.run(command, env=environment, stdout=quiet, stderr=quiet, timeout=JOIN_SECONDS)
+    except subprocess.TimeoutExpired:
+        return
+    if asked.returncode == 0:
+        raise BadInput(
+            f"the Ray cluster at {address} is open: it runs code for all who reach its port; begin every ray start "
+            f"with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN{OPEN}"
+        )
 
 
 def find_head(address: str) -> None:
@@ -153,7 +196,8 @@ def joined(how: Execution) -> Iterator[Cluster]:
     try:
         if how.address is None:
             cpus = (how.processes or os.cpu_count() or 1) * how.threads
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+            with on_loopback():
+                ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         else:
             ray.init(address=how.address, **quiet)
     except Exception as error:
@@ -167,6 +211,20 @@ def joined(how: Execution) -> Iterator[Cluster]:
         yield Cluster(ray)
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Ray listens on 127.0.0.1 alone where it does not support clusters, and here as if it did not. Its own variable
+    asks for all addresses."""
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" in os.environ and before
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextmanager
