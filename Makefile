@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # One test process per core. make test WORKERS= runs all tests in one process.
 WORKERS := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test fuzz bench docs avalanche lightning
+.PHONY: setup demo test faults fuzz bench docs avalanche lightning
 
 setup: $(STAMP)
 
@@ -27,6 +27,10 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not gpu and not slow" $(WORKERS)
+
+# Kills, full disks, damaged files, many processes, signals, 10,000 runs: about half an hour on two cores.
+faults: setup
+	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python tests/faults/run.py
 
 # Damaged files for every reader, 10 minutes each: make fuzz SECONDS=60 SEED=1
 SECONDS ?= 600

@@ -228,3 +228,15 @@ def precision() -> str:
         differences = [difference(group, own[method], metric)[1] for metric in ("accuracy", "anytime")]
         lines.append([f"{NAMES[method]}, {other}", *differences])
     return markdown(["S-CIFAR-10 online, K = 500, 15 seeds", "final, minus bf16", "any-time, minus bf16"], lines)
+
+
+def faults() -> str:
+    """What ``make faults`` found."""
+    harm = ("lost", "wrong", "left", "silent", "tracebacks", "hangs")
+    found = _json("faults")["attacks"]
+    rows = [
+        [name, f"{one['tried']:,}" if one["tried"] else "not tried", *(str(one[count]) for count in harm)]
+        for name, one in found.items()
+    ]
+    head = ["attack", "tried", "lost", "wrong number", "left behind", "no message", "tracebacks", "hangs"]
+    return markdown(head, rows)

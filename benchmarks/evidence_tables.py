@@ -243,4 +243,5 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "options": ("docs/appendix.md", other.options),
     "precision": ("docs/performance.md", other.precision),
     "corrupted": ("docs/appendix.md", other.corrupted),
+    "faults": ("docs/faults.md", other.faults),
 }

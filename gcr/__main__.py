@@ -1,6 +1,7 @@
 """``python -m gcr``: the command line, from an installation or a bare checkout."""
 
 import gc
+import io
 import sys
 
 
@@ -8,6 +9,9 @@ def main() -> None:
     # Importing torch and reading results makes very many objects that stay. Looking through them for garbage again and
     # again took some 0.4 s of a command of 3 s.
     gc.set_threshold(100_000, 50, 50)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what a locale's encoding lacks, as "±" in C, becomes "?"
     try:
         try:
             import rich  # noqa: F401

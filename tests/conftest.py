@@ -26,12 +26,17 @@ hypothesis.settings.register_profile("busy", deadline=None, suppress_health_chec
 hypothesis.settings.load_profile("busy")
 
 
-def wait_until(condition: Callable[[], object], what: str, process: subprocess.Popen | None = None) -> None:
+def wait_until(
+    condition: Callable[[], object],
+    what: str,
+    process: subprocess.Popen | None = None,
+    seconds: float = HANG_SECONDS,
+) -> None:
     """Return once ``condition()`` is true, which must happen before ``process`` ends."""
-    deadline = time.monotonic() + HANG_SECONDS
+    deadline = time.monotonic() + seconds
     while not condition():
         assert process is None or process.poll() is None, f"the process ended before {what}"
-        assert time.monotonic() < deadline, f"waited {HANG_SECONDS} s for {what}"
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
         time.sleep(0.01)
 
 

@@ -9,14 +9,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gcr.analysis.statistics import Spread, spread
 from gcr.experiments.experiment import Experiment
 from gcr.files import brief
-from gcr.runs.folder import TRIALS, RunFolder, finished_runs
+from gcr.runs.folder import TRIALS, RunFolder, diverged_runs, finished_runs
 from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
 from gcr.settings import BadInput, unknown
 
@@ -40,6 +40,7 @@ class Group:
     runs: list[StoredRun]
     experiments: list[Experiment]
     results: list[dict[str, Any]]
+    diverged: int = 0  # runs next to these that are in no mean
 
     @property
     def experiment(self) -> Experiment:
@@ -95,11 +96,18 @@ class Unreadable:
 class Runs:
     groups: list[Group]
     unreadable: list[Unreadable]
+    diverged: list[RunFolder] = field(default_factory=list)
 
     @property
     def notes(self) -> list[str]:
         """For the foot of a table."""
-        return [*self._unreadable_notes(), *self._version_notes(), *self._precision_notes(), *self._evaluation_notes()]
+        return [
+            *self._unreadable_notes(),
+            *self._diverged_notes(),
+            *self._version_notes(),
+            *self._precision_notes(),
+            *self._evaluation_notes(),
+        ]
 
     def only(self, scenarios: Sequence[str], methods: Sequence[str], buffers: Sequence[int]) -> Runs:
         """Those of some scenarios, methods and buffer sizes; empty: of all."""
@@ -120,7 +128,7 @@ class Runs:
         ]
         if not groups:
             raise BadInput("no runs match --scenario, --method and --buffer together; leave one out")
-        return Runs(groups, self.unreadable)
+        return Runs(groups, self.unreadable, self.diverged)
 
     def _version_notes(self) -> list[str]:
         versions = [result["versions"] for group in self.groups for result in group.results]
@@ -150,6 +158,14 @@ class Runs:
                 )
         return notes
 
+    def _diverged_notes(self) -> list[str]:
+        if not self.diverged:
+            return []
+        named = [f"{run.path.parent.name}/{run.path.name} ({run.failure})" for run in self.diverged[:3]]
+        more = f" and {len(self.diverged) - 3} more" if len(self.diverged) > 3 else ""
+        runs = "1 run" if len(self.diverged) == 1 else f"{len(self.diverged)} runs"
+        return [f"{runs} diverged, in no mean: {', '.join(named)}{more}"]
+
     def _unreadable_notes(self) -> list[str]:
         if not self.unreadable:
             return []
@@ -173,6 +189,8 @@ def read_runs(path: Path) -> Runs:
         more = len(runs.unreadable) - 1
         others = f"; nor can {more} other{'s' * (more > 1)}" if more else ""
         raise BadInput(f"{runs.unreadable[0]}{others}")
+    if not runs.groups and runs.diverged:
+        raise BadInput(f"no finished runs below {path}: {runs.notes[0]}; try a smaller lr")
     if not runs.groups:
         raise BadInput(f"no finished runs below {path}; train some with: gcr run SCENARIO --out {path}")
     return runs
@@ -180,6 +198,7 @@ def read_runs(path: Path) -> Runs:
 
 def runs_at(path: Path) -> Runs:
     """As ``read_runs``, but there may be none."""
+    diverged: list[RunFolder] = []
     if packed := split_path(path):
         file, inner = packed
         found, unreadable = _read_file(file)
@@ -189,7 +208,7 @@ def runs_at(path: Path) -> Runs:
             if names and not found:
                 raise unknown(f"run in {file}", inner, names)
     elif path.is_dir():
-        found, unreadable = [*finished_runs(path)], []
+        found, unreadable, diverged = [*finished_runs(path)], [], [*diverged_runs(path)]
         for file in packed_files(path):
             if TRIALS not in file.relative_to(path).parts:
                 more, bad = _read_file(file)
@@ -199,8 +218,8 @@ def runs_at(path: Path) -> Runs:
         raise BadInput(
             f"{path} is not a folder of runs or a packed file (*{SUFFIX}); give the --out folder of earlier runs"
         )
-    runs = group_runs(sorted(found, key=lambda run: [part.removesuffix(SUFFIX) for part in run.path.parts]))
-    return Runs(runs.groups, [*unreadable, *runs.unreadable])
+    runs = group_runs(sorted(found, key=lambda run: [part.removesuffix(SUFFIX) for part in run.path.parts]), diverged)
+    return Runs(runs.groups, [*unreadable, *runs.unreadable], diverged)
 
 
 def _read_file(file: Path) -> tuple[list[StoredRun], list[Unreadable]]:
@@ -211,36 +230,45 @@ def _read_file(file: Path) -> tuple[list[StoredRun], list[Unreadable]]:
     return [*runs], [Unreadable(file / f"line-{line.number}", line.why, "get or pack it again") for line in bad]
 
 
-def group_runs(stored: Iterable[StoredRun]) -> Runs:
-    """Groups in the order of scenario, method, selector and buffer."""
-    groups: dict[tuple[Path, Experiment], list[tuple[StoredRun, Experiment, dict[str, Any]]]] = {}
+def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) -> Runs:
+    """Groups in the order of scenario, method, selector and buffer; ``diverged`` runs are counted, and in no mean."""
+    groups: dict[tuple[Path, int], list[tuple[StoredRun, Experiment, dict[str, Any]]]] = {}
     unreadable = []
-    known: dict[str, Experiment] = {}
+    known: dict[str, tuple[Experiment, int]] = {}
+    numbers: dict[Experiment, int] = {}
     for run in stored:
         try:
-            experiment, result = _read_experiment(run, known), run.result()
+            (experiment, number), result = _read_experiment(run, known, numbers), run.result()
             check_result(result)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = brief(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
             unreadable.append(Unreadable(run.path, why))
             continue
-        alike = (run.path.parent, replace(experiment, seed=0))
-        groups.setdefault(alike, []).append((run, experiment, result))
+        groups.setdefault((run.path.parent, number), []).append((run, experiment, result))
     for rows in groups.values():
         rows.sort(key=lambda row: row[1].seed)
-    found = [Group(*(list(column) for column in zip(*rows, strict=True))) for rows in groups.values()]
-    return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable)
+    failed = Counter(run.path.parent for run in diverged)
+    found = []
+    for (folder, _), rows in groups.items():
+        runs, experiments, results = (list(column) for column in zip(*rows, strict=True))
+        found.append(Group(runs, experiments, results, failed[folder]))
+    return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable, [*diverged])
 
 
-def _read_experiment(run: StoredRun, known: dict[str, Experiment]) -> Experiment:
-    """That of a run. Experiments that differ in their seed alone are checked once."""
+def _read_experiment(
+    run: StoredRun, known: dict[str, tuple[Experiment, int]], numbers: dict[Experiment, int]
+) -> tuple[Experiment, int]:
+    """That of a run, and a number that those share which differ in their seed alone; they are checked once."""
     values = run.experiment_values()
     if not isinstance(values, dict) or "seed" not in values:
-        return Experiment.from_dict(values)  # which refuses it
-    rest = json.dumps({key: value for key, value in values.items() if key != "seed"})
+        made = Experiment.from_dict(values)  # which refuses it
+        return made, numbers.setdefault(replace(made, seed=0), len(numbers))
+    rest = json.dumps(values | {"seed": 0})
     if rest not in known:
-        known[rest] = Experiment.from_dict(values)
-    return replace(known[rest], seed=values["seed"])
+        made = Experiment.from_dict(values)
+        known[rest] = made, numbers.setdefault(replace(made, seed=0), len(numbers))
+    made, number = known[rest]
+    return replace(made, seed=values["seed"]), number
 
 
 def check_result(result: Any) -> None:

@@ -32,7 +32,8 @@ def table(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence[
         spreads = [group.spread(protocol, metric) for protocol in PROTOCOLS for metric in metrics]
         seconds = f"{group.seconds.mean:.1f}" if group.seconds else "–"
         cells = [str(s) if s else "–" for s in spreads]
-        rows.append([name, _buffer(group), str(len(group.seeds)), *cells, seconds])
+        seeds = f"{len(group.seeds)} ({group.diverged} diverged)" if group.diverged else str(len(group.seeds))
+        rows.append([name, _buffer(group), seeds, *cells, seconds])
     return rows
 
 

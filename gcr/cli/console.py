@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 out = Console()
 err = Console(stderr=True)
 NAME_WIDTH = 13  # of a row, at the least, where it has to fold
+MANY = 200  # rows, beyond which a table is not fitted to the terminal
 LEFT_OUT = ("seconds", "seeds")  # columns, in this order, where there is no room
 
 
@@ -32,6 +34,9 @@ def warn_of_unreadable(runs: Runs) -> None:
 def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
     for sheet in sheets:
         out.print(sheet.title, style="bold", markup=False, highlight=False, soft_wrap=True)
+        if len(sheet.rows) > MANY:
+            out.file.write(long_table(sheet))
+            continue
         drawn = _drawn(sheet)
         if out.is_terminal and _width(drawn) > out.width:
             _print_narrow(sheet)
@@ -39,6 +44,23 @@ def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
             Console(width=_width(drawn)).print(drawn)
     for note in notes:
         _say(note)
+
+
+def long_table(sheet: Sheet) -> str:
+    """As ``rich`` draws it, in a hundredth of its time."""
+    rows = [sheet.columns, *([cell.text for cell in row] for row in sheet.rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str], bar: str) -> str:
+        padded = [" " * (width - cell_len(text)) for text, width in zip(row, widths, strict=True)]
+        cells = [pad + text if c else text + pad for c, (text, pad) in enumerate(zip(row, padded, strict=True))]
+        return f"{bar} {f' {bar} '.join(cells)} {bar}\n"
+
+    def rule(left: str, fill: str, middle: str, right: str) -> str:
+        return left + middle.join(fill * (width + 2) for width in widths) + right + "\n"
+
+    head = [rule("┏", "━", "┳", "┓"), line(rows[0], "┃"), rule("┡", "━", "╇", "┩")]
+    return "".join([*head, *(line(row, "│") for row in rows[1:]), rule("└", "─", "┴", "┘")])
 
 
 def _print_narrow(sheet: Sheet) -> None:

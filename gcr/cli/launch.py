@@ -38,6 +38,8 @@ def train_and_show(
     from gcr.runs.engine import Ending, run_all
 
     waiting = [job for job in jobs if not job.folder.finished]
+    for job in jobs:
+        job.folder.tidy()
     check_ready([job.experiment for job in waiting], how, needs_of_report() if title else set())
     for job in jobs:
         job.folder.check(job.experiment)
@@ -51,7 +53,8 @@ def train_and_show(
     if waiting:
         with RunProgress(waiting, err) as progress:
             ending = run_all(waiting, progress.listen, how)
-    runs = group_runs(job.folder for job in jobs if job.folder.finished)
+    done = [job.folder for job in jobs if job.folder.finished]
+    runs = group_runs(done, [job.folder for job in jobs if job.folder.ended and job.folder not in done])
     warn_of_unreadable(runs)
     if runs.groups:
         words = ", ".join(f"{name}={value}" for name, value in (given or {}).items())

@@ -282,7 +282,9 @@ def table(
     warn_of_unreadable(runs)
     if asked is None:
         runs = runs.only(*only)
-        sheets, records, notes = tables.sheets(runs.groups, names), tables.records(runs.groups, names), runs.notes
+        numbers = form == "csv"
+        sheets = [] if numbers else tables.sheets(runs.groups, names)
+        records, notes = tables.records(runs.groups, names) if numbers else [], runs.notes
     else:
         found = compare_to_paper.compare(runs.groups, asked)
         shown = replace(runs, groups=[g for g in runs.groups if any(row.group is g for row in found.rows)])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gcr.analysis.formats import Sheet
     from gcr.paper.grid_search import Choice, Search
     from gcr.paper.plan import Plan
-    from gcr.runs.job import Event, Execution, Job
+    from gcr.runs.job import Execution, Job
 
 MAIN_FIGURE = "main-figure"
 SHOWN_POINTS = 10  # of a search
@@ -108,12 +108,15 @@ def _write_page(asked: Plan) -> None:
     from gcr.paper import compare_to_paper
     from gcr.paper.plan import make_plan
     from gcr.report import HeadlineTable, write_report
-    from gcr.runs.folder import finished_runs
+    from gcr.runs.folder import diverged_runs, finished_runs
 
     request = replace(asked.request, scenarios=(), methods=(), buffers=(), seeds=(), protocols=())
     plan, mark = make_plan(request, asked.out).with_choices(), request.mark
     names = dict.fromkeys(job.folder.path.parent for job in plan.jobs())
-    runs = group_runs(folder for name in names for folder in finished_runs(name))
+    runs = group_runs(
+        (folder for name in names for folder in finished_runs(name)),
+        [folder for name in names for folder in diverged_runs(name)],
+    )
     found = compare_to_paper.compare(runs.groups, plan.table, plan.values)
     notes = [*_notes_of(plan), *runs.notes, *compare_to_paper.verdict_notes(found, mark), *found.notes]
     searched = bool(plan.searches)
@@ -158,13 +161,7 @@ def _train(jobs: Sequence[Job], folder: Path, how: Execution, name: str) -> int:
     if not waiting:
         return 0
     with TableProgress(waiting, err, _weights(jobs, waiting, folder, how), before, name) as progress:
-
-        def listen(event: Event) -> None:
-            if event.kind == "diverged" and name == "trials":
-                waiting[event.job].folder.fail(event.error or "")
-            progress.listen(event)
-
-        ending = train_together(waiting, listen, how, progress.say)
+        ending = train_together(waiting, progress.listen, how, progress.say)
     here = progress.done - progress.elsewhere
     others = f", {progress.elsewhere} by another process" if progress.elsewhere else ""
     err.print(f"{name}: {here} trained here{others}, {progress.failed} failed", highlight=False)

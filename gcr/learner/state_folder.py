@@ -181,7 +181,8 @@ class StateFolder:
                     yield
                 finally:
                     self._locked = False
-                    file.unlink(missing_ok=True)
+                    with suppress(OSError):  # the lock is the process's, not the file's
+                        file.unlink(missing_ok=True)
                     if made:
                         with suppress(OSError):  # there is something in it now
                             self.path.rmdir()

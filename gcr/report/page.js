@@ -2,6 +2,7 @@
 (() => {
   const LABELS = { scenario: "scenario", regime: "regime", buffer: "K", method: "method" };
   const POLL_MILLISECONDS = 2000;
+  const ROWS = 200; // of a table at first, and more with each look at its end
   const filters = document.getElementById("filters");
   const picked = { text: "", scenario: "", regime: "", buffer: "", method: "" };
   const sorts = new Map(); // name of a table -> { column, ascending }
@@ -28,6 +29,30 @@
       th.replaceChildren(button);
     });
     sort(table);
+    more.observe(table.parentElement);
+  }
+
+  // --- of a long table, rows come as one scrolls to them ------------------------------------------
+
+  const limits = new Map(); // name of a table -> rows shown
+  const more = new IntersectionObserver(entries => entries.forEach(({ target, isIntersecting }) => {
+    const table = target.querySelector("table");
+    if (!isIntersecting || target.getBoundingClientRect().bottom > 2 * innerHeight) return;
+    if (table && table.querySelector("tr.later")) {
+      limits.set(table.dataset.name, (limits.get(table.dataset.name) || ROWS) + ROWS);
+      showFirst(table);
+      more.unobserve(target); // and again, since it may still be in sight
+      more.observe(target);
+    }
+  }), { rootMargin: "100% 0px", threshold: Array.from({ length: 101 }, (_, i) => i / 100) });
+
+  function showFirst(table) {
+    const limit = limits.get(table.dataset.name) || ROWS;
+    let shown = 0;
+    all("tbody tr", table).forEach(row => {
+      shown += !row.classList.contains("out");
+      row.classList.toggle("later", shown > limit);
+    });
   }
 
   function sort(table) {
@@ -50,6 +75,7 @@
       return sign * a.text.localeCompare(b.text, undefined, { numeric: true });
     });
     table.tBodies[0].append(...keyed.map(one => one.row));
+    showFirst(table);
   }
 
   // --- filters ---------------------------------------------------------------------------------
@@ -68,6 +94,7 @@
       section.classList.toggle("out", empty);
       all("[data-section]").filter(link => link.dataset.section === section.id).forEach(link => link.classList.toggle("out", empty));
     });
+    all("table.rows").forEach(showFirst);
     const count = rows => rows.filter(row => !row.classList.contains("out")).length;
     const rows = all("table.results tbody tr");
     const status = filters.querySelector("output");

@@ -32,6 +32,8 @@ def run_all(jobs: list[Job], listen: Listener, how: Execution | None = None) -> 
 
         def count(event: Event) -> None:
             ending.failed += event.error is not None
+            if event.kind == "diverged":
+                jobs[event.job].folder.fail(event.error or "")
             listen(event)
 
         if how.engine == "ray":

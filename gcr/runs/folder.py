@@ -57,7 +57,7 @@ class RunFolder:
 
     @property
     def failure(self) -> str | None:
-        """Why a trial failed for good; None: it did not."""
+        """Why the run diverged; None: it did not."""
         try:
             return str(read_json(self.path / FAILURE)["error"])
         except FileNotFoundError:
@@ -70,7 +70,7 @@ class RunFolder:
         return self.finished or (self.path / FAILURE).exists()
 
     def fail(self, error: str) -> None:
-        """A trial that diverged would diverge again: write that down."""
+        """A run that diverged would diverge again: write that down, for tables and searches."""
         with suppress(FileNotFoundError):  # another process has begun it meanwhile, and will come to the same end
             write_json(self.path / FAILURE, {"error": error})
 
@@ -174,6 +174,7 @@ class RunFolder:
         for kind in (".*.part", ".*.json*.*", ".*.safetensors.*", ".writable"):  # of processes that were killed
             for left in self.path.glob(kind):
                 left.unlink(missing_ok=True)
+        (self.path / FAILURE).unlink(missing_ok=True)
         if fresh:
             self._drop_checkpoints()
         write_json(self.path / "experiment.json", experiment.to_dict())
@@ -197,6 +198,14 @@ class RunFolder:
             (self.path / MODEL_FILE).unlink(missing_ok=True)  # of a process that was killed after it wrote it
         write_json(self.path / "result.json", result)
         self._drop_checkpoints()
+
+    def tidy(self) -> None:
+        """Remove what a process left that was killed between its result and its end."""
+        left = [file for kind in ("checkpoint-*", ".*.part", ".lock") for file in self.path.glob(kind)]
+        if left and self.finished:
+            with suppress(Busy, OSError), self.locked():
+                for file in left:
+                    file.unlink(missing_ok=True)
 
     def _drop_checkpoints(self) -> None:
         for file in self.path.glob("checkpoint-*.safetensors"):
@@ -251,6 +260,19 @@ class RunFolder:
 
 def finished_runs(folder: Path) -> Iterator[RunFolder]:
     """All finished runs below ``folder``, in the order of their paths; trials only where it is theirs."""
-    for file in sorted(folder.rglob("result.json")):
-        if TRIALS not in file.relative_to(folder).parts and (file.parent / "experiment.json").exists():
-            yield RunFolder(file.parent)
+    yield from _runs_with("result.json", "experiment.json", folder)
+
+
+def diverged_runs(folder: Path) -> Iterator[RunFolder]:
+    """All runs below ``folder`` that diverged; trials only where it is theirs."""
+    yield from (run for run in _runs_with(FAILURE, FAILURE, folder) if not run.finished)
+
+
+def _runs_with(name: str, other: str, folder: Path) -> Iterator[RunFolder]:
+    found = []
+    for path, folders, files in os.walk(folder, followlinks=False):
+        if TRIALS in folders:
+            folders.remove(TRIALS)
+        if name in files and other in files:
+            found.append(path)
+    yield from (RunFolder(path) for path in sorted(map(Path, found)))

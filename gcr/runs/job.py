@@ -73,14 +73,15 @@ Listener = Callable[[Event], None]
 def job_steps(
     number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[bool]:
-    """Train the job to its end, yielding as ``Run.advance`` does. Errors are reported as events, not raised."""
+    """Train the job to its end, yielding as ``Run.advance`` does. Errors are reported as events, not raised; but those
+    of GPU memory are the caller's."""
     try:
         result = yield from _train(number, job, how, listen, stop)
         listen(Event(number, accuracy=result["class_il"]["accuracy"]))
     except Stopped:
         listen(Event(number, stopped=True))
-    except torch.cuda.OutOfMemoryError:
-        listen(Event(number, error=f"out of GPU memory; use a smaller --pack{f' than {how.pack}' if how.pack else ''}"))
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         listen(ended_by(number, error))
 
@@ -98,8 +99,15 @@ def in_words(error: Exception) -> str:
 
 def run_job(number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False) -> None:
     with own_cuda_stream(torch.device(how.device)):
-        for _ in job_steps(number, job, how, listen, stop):
-            pass
+        try:
+            for _ in job_steps(number, job, how, listen, stop):
+                pass
+        except torch.OutOfMemoryError:
+            listen(no_room(number))
+
+
+def no_room(number: int) -> Event:
+    return Event(number, error="out of GPU memory with one run at a time; try a smaller batch, buffer or model")
 
 
 def _train(

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -17,10 +18,10 @@ from typing import Any
 import torch
 
 from gcr.experiments.experiment import Experiment
-from gcr.runs.job import Event, Execution, Job, Listener, job_steps, run_job
+from gcr.runs.job import Event, Execution, Job, Listener, job_steps, no_room, run_job
 from gcr.runs.signals import Stop, signals_held_back, stop_by_signal
 from gcr.settings import BadInput
-from gcr.training.pack import run_pack
+from gcr.training.pack import OutOfMemory, run_pack
 
 TRIES = 5  # rounds of worker processes in which no job gets any further
 
@@ -44,8 +45,11 @@ def run_here(jobs: list[Job], count: Listener, how: Execution) -> Stop:
     if device.type == "cuda":
         set_kernels(how.deterministic)
         with stop_by_signal() as stop:
+            members: set[int] = set()
             waiting = (
-                job_steps(number, jobs[number], how, count, stop) for number in longest_first(jobs) if not stop()
+                _in_pack(number, jobs[number], how, count, stop, members)
+                for number in longest_first(jobs)
+                if not stop()
             )
             run_pack(waiting, how.pack, device)
     elif processes > 1:
@@ -56,6 +60,24 @@ def run_here(jobs: list[Job], count: Listener, how: Execution) -> Stop:
                 if not stop():
                     run_job(number, job, how, count, stop)
     return stop
+
+
+def _in_pack(
+    number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool], members: set[int]
+) -> Iterator[bool]:
+    """The steps of a job that shares a GPU with ``members``; out of memory, it continues when there are fewer."""
+    members.add(number)
+    try:
+        yield from job_steps(number, job, how, listen, stop)
+    except torch.OutOfMemoryError:
+        n = len(members)
+        if n == 1:
+            listen(no_room(number))
+            return
+        listen(Event(number, remark=f"out of GPU memory with {n} runs at a time; continuing with --pack {n - 1}"))
+        raise OutOfMemory(lambda: _in_pack(number, job, how, listen, stop, members)) from None
+    finally:
+        members.discard(number)
 
 
 def set_kernels(deterministic: bool) -> None:

@@ -25,6 +25,8 @@ def train_together(
 ) -> Ending:
     """Train all jobs that are not finished, whoever gets to them first. Returns when all have ended."""
     ending = Ending()
+    for job in jobs:
+        job.folder.tidy()
     waiting = [number for number, job in enumerate(jobs) if not job.folder.ended]
     while waiting:
         numbers, busy = list(waiting), set[int]()

@@ -6,11 +6,13 @@ has its own draws: what a run computes does not depend on its pack.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 import torch
 
@@ -18,6 +20,14 @@ AHEAD = 32  # steps of a run that may be launched and not yet done: enough to br
 TURN = 4  # steps of a run launched in one go (docs/performance.md)
 AUTO = 0  # pack size: as many as pay
 WARM_STEPS, WINDOW_SECONDS, GAIN = 40, 2.0, 1.08  # doubling the pack must raise throughput by so much
+
+
+class OutOfMemory(Exception):
+    """A job finds no room next to the others. ``again`` begins it once more."""
+
+    def __init__(self, again: Callable[[], Iterator[bool]]) -> None:
+        super().__init__("out of GPU memory")
+        self.again = again
 
 
 @dataclass
@@ -61,9 +71,10 @@ def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device) ->
     """Run every job to its end, ``size`` at a time (``AUTO``: as many as pay). A job yields True after every step that
     it launched, False while it waits for the device.
 
-    A job must deal with its own errors; one that ends makes room for the next.
+    A job must deal with its own errors; one that ends makes room for the next. After ``OutOfMemory`` the pack is
+    smaller by one, and the job begins again when there is a place.
     """
-    waiting = iter(jobs)
+    waiting, most = iter(jobs), math.inf
     growth = Growth(partial(_has_room, device, torch.cuda.mem_get_info(device)[0])) if size == AUTO else None
     members: list[Member] = []
     ended = 0  # steps of members that are gone
@@ -71,7 +82,7 @@ def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device) ->
     try:
         more = True
         while True:
-            while more and len(members) < (growth.size if growth else size):
+            while more and len(members) < min(growth.size if growth else size, most):
                 job = next(waiting, None)
                 more = job is not None
                 if job is not None:
@@ -82,7 +93,12 @@ def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device) ->
                 return
             launched = 0
             for member in list(members):
-                number, more_to_come = member.fill()
+                try:
+                    number, more_to_come = member.fill()
+                except OutOfMemory as error:
+                    most, number, more, more_to_come = max(len(members) - 1, 1), 0, True, False
+                    waiting = chain(waiting, [error.again()])
+                    torch.cuda.empty_cache()
                 launched += number
                 if not more_to_come:
                     members.remove(member)

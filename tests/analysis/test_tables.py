@@ -32,6 +32,23 @@ def test_rows_are_groups_of_seeds(tmp_path):
     assert all(len(row) == len(columns()) for row in rows)
 
 
+def test_runs_that_diverged_are_marked_and_in_no_mean(tmp_path):
+    put(tmp_path, "er", 0, 10.0)
+    put(tmp_path, "er", 1, 12.0)
+    bad = RunFolder.of(tmp_path, compose("seq-digits", "er", seed=2))
+    bad.begin(compose("seq-digits", "er", seed=2))
+    bad.fail("loss is NaN or inf at task 1, epoch 1, step 3; try a smaller lr")
+    runs = read_runs(tmp_path)
+    (row,) = table(runs.groups)
+    assert row[:4] == ["er", "100", "2 (1 diverged)", "11.00 ± 1.00"]
+    assert runs.notes == [
+        "1 run diverged, in no mean: seq-digits-er-k100/seed-2 (loss is NaN or inf at task 1, epoch 1, step 3; try a "
+        "smaller lr)"
+    ]
+    bad.begin(compose("seq-digits", "er", seed=2))  # it is tried again
+    assert read_runs(tmp_path).notes == []
+
+
 def test_it_is_said_where_online_methods_are_evaluated_at_other_times(tmp_path):
     for method in ("er", "gcr", "joint"):
         put(tmp_path, method, 0, 10.0, online=True)

@@ -68,3 +68,9 @@ def test_where_leaving_out_does_not_help_all_is_shown(show):
 def test_outside_a_terminal_lines_are_as_long_as_they_need_to_be(show):
     assert LONG in show(None)
     assert max(map(len, show(None).splitlines())) > 120
+
+
+def test_a_long_table_looks_as_a_short_one(show, monkeypatch):
+    short = show(None)
+    monkeypatch.setattr(console, "MANY", 0)
+    assert show(None) == short

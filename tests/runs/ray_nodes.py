@@ -14,12 +14,14 @@ from pathlib import Path
 
 from conftest import HANG_SECONDS, wait_until
 
-# Ray gives its processes a minute to start; a busy machine may need more.
+# Ray gives its processes a minute to start and ten seconds to answer; a busy machine may need more.
 os.environ |= {
     "RAY_gcs_server_port_wait_time_s": str(HANG_SECONDS),
-    "RAY_raylet_start_wait_time_s": str(HANG_SECONDS),
+    "RAY_gcs_server_request_timeout_seconds": str(HANG_SECONDS),
+    "RAY_gcs_rpc_server_reconnect_timeout_s": str(HANG_SECONDS),
     "RAY_worker_register_timeout_seconds": str(HANG_SECONDS),
     "RAY_agent_register_timeout_ms": str(1000 * HANG_SECONDS),
+    "RAY_health_check_timeout_ms": str(1000 * HANG_SECONDS),
 }
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 if "RAY_AUTH_MODE" not in os.environ:
@@ -31,9 +33,20 @@ def free_port():
         return server.getsockname()[1]
 
 
+# Ray gives a node 30 seconds to register, by a constant in its code: its clock is slowed down.
+SLOW_CLOCK = f"""
+import time, types
+import ray._private.node as node
+slow = types.SimpleNamespace(**vars(time))
+slow.monotonic = lambda: time.monotonic() / ({HANG_SECONDS} / 30)
+node.time = slow
+"""
+START = f"{SLOW_CLOCK}\nfrom ray.scripts.scripts import main\nmain()"
+
+
 class Node:
     def __init__(self, env, *options):
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
+        command = [sys.executable, "-c", START, "start", "--block", "--num-cpus=1"]
         self.process = subprocess.Popen(
             [*command, *options],
             env=os.environ | env,
@@ -73,7 +86,7 @@ def cluster(*environments):
     head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={files}"]
     begun = [Node(environments[0] | own, *head)]
     try:
-        wait_for_port(port)
+        wait_for_port(port, begun[0].process)
         for number, each in enumerate(environments[1:], 2):  # one by one: they share ports and a folder
             begun.append(Node(each | own, f"--address=127.0.0.1:{port}"))
             wait_for_nodes(f"127.0.0.1:{port}", number)
@@ -84,13 +97,13 @@ def cluster(*environments):
         shutil.rmtree(files, ignore_errors=True)
 
 
-def wait_for_port(port):
+def wait_for_port(port, process):
     def answers():
         with suppress(OSError):
             socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS).close()
             return True
 
-    wait_until(answers, "the head of the cluster")
+    wait_until(answers, "the head of the cluster", process)
 
 
 def wait_for_nodes(address, n):

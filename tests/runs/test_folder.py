@@ -151,3 +151,21 @@ def refuse_flipped_bits(path, read):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         with pytest.raises(BadInput, match=r"its digest is wrong|no JSON|no tensors"):
             read()
+
+
+def test_a_finished_run_is_tidied(tmp_path):
+    """What a process left that was killed after it wrote the result; not while a process is there."""
+    experiment = compose("seq-digits", "er")
+    folder = RunFolder.of(tmp_path, experiment)
+    folder.begin(experiment)
+    left = [folder.path / name for name in ("checkpoint-000000001.safetensors", ".lock", ".result.json.1.part")]
+    for file in left:
+        file.touch()
+    folder.tidy()
+    assert all(file.exists() for file in left)  # it is not finished
+    (folder.path / "result.json").write_text("{}")
+    with folder.locked():
+        folder.tidy()
+        assert all(file.exists() for file in left)
+    folder.tidy()
+    assert not any(file.exists() for file in left)

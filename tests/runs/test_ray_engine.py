@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import HANG_SECONDS, wait_until
-from ray_nodes import LOOPBACK, cluster, open_ports
+from ray_nodes import LOOPBACK, SLOW_CLOCK, cluster, open_ports
 
 from gcr.cli.main import run_cli
 from gcr.experiments.experiment import compose
@@ -29,6 +29,14 @@ from gcr.settings import BadInput
 pytest.importorskip("ray")
 
 MEASURED = {"seconds", "finished", "peak_bytes", "digest"}
+exec(SLOW_CLOCK)  # of clusters that this process begins
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A busy machine answers late."""
+    monkeypatch.setattr(ray_cluster, "ANSWER_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr(ray_cluster, "JOIN_SECONDS", HANG_SECONDS)
 
 
 def make_jobs(out, n=2, epochs=1, scenario="seq-digits"):
@@ -228,7 +236,7 @@ def test_a_server_that_speaks_http2_and_is_not_ray(http2_server, capfd, monkeypa
 
 def test_a_machine_that_is_not_a_node(http2_server, monkeypatch):
     """Ray's head answers, and then Ray looks for a node on this machine for a long time."""
-    code = f"import time; print(); print('{ray_cluster.HEAD_ANSWERED}', flush=True); time.sleep(60)"
+    code = f"import time; print('\\n{ray_cluster.HEAD_ANSWERED}', flush=True); time.sleep({HANG_SECONDS})"
     monkeypatch.setattr(ray_cluster, "ATTEMPT", code)
     monkeypatch.setattr(ray_cluster, "JOIN_SECONDS", 1.0)
     with pytest.raises(BadInput, match=r"cannot join .*; make this machine one of its nodes with: ray start --address"):

@@ -18,15 +18,26 @@ COMMAND = ["run", "seq-digits", "--model", "mlp", "--epochs", "4", "--buffer", "
 MEASURED = {"seconds", "finished", "peak_bytes", "digest"}
 
 
-def start(out, *more):
+def start(out, *more, script=("-m", "gcr"), env=None):
     return subprocess.Popen(
-        [sys.executable, "-m", "gcr", *COMMAND, "--out", str(out), *more],
+        [sys.executable, *script, *COMMAND, "--out", str(out), *more],
         cwd=ROOT,
+        env=os.environ | (env or {}),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+def signalled(out, number, *more, count=1, whom="group"):
+    """The same with a signal after ``count`` checkpoints. Exit code and what it printed."""
+    mark = out / f"signalled-{len(list(out.glob('signalled-*')))}"
+    script = [str(Path(__file__).with_name("signal_at.py"))]
+    process = start(out, *more, script=script, env={"SIGNAL_AT": f"{count} {int(number)} {whom} {mark}"})
+    _, printed = process.communicate(timeout=HANG_SECONDS)
+    assert mark.exists(), printed
+    return process.returncode, printed
 
 
 def finish(process):
@@ -44,15 +55,6 @@ def numbers(out, seed=0):
     return without_measured, (folder / "memory.safetensors").read_bytes(), left
 
 
-def wait_for(process, folder, pattern):
-    wait_until(lambda: any(folder.glob(pattern)), pattern, process)
-
-
-def saved_steps(folder):
-    """Of the newest checkpoint."""
-    return max((int(file.stem.split("-")[1]) for file in folder.glob("checkpoint-*.safetensors")), default=0)
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
@@ -62,25 +64,18 @@ def uninterrupted(tmp_path_factory):
 
 def test_killed_at_random_moments(uninterrupted, tmp_path):
     """kill -9, again and again, with checkpoints in the middle of epochs: every number is that of the whole run."""
-    later = random.Random(1)
-    folder = tmp_path / "seq-digits-gcr-k50" / "seed-0"
+    draw = random.Random(1)
     for _ in range(2):
-        process, until = start(tmp_path, "--checkpoint-steps", "7"), saved_steps(folder) + later.randrange(7, 40)
-        wait_until(lambda until=until: saved_steps(folder) >= until, f"step {until}", process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
+        code, _ = signalled(tmp_path, signal.SIGKILL, "--checkpoint-steps", "7", count=draw.randrange(1, 12))
+        assert code == -signal.SIGKILL
     finish(start(tmp_path, "--checkpoint-steps", "7"))
     assert numbers(tmp_path) == numbers(uninterrupted)
 
 
 @pytest.mark.parametrize(("number", "code", "seeds"), [(signal.SIGINT, 130, "0"), (signal.SIGTERM, 143, "0,1")])
 def test_a_signal_saves_and_says_how_to_go_on(number, code, seeds, uninterrupted, tmp_path):
-    process = start(tmp_path, "--seeds", seeds)
-    wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
-    os.killpg(process.pid, number)
-    _, printed = process.communicate(timeout=HANG_SECONDS)
-    assert process.returncode == code, printed
+    ended, printed = signalled(tmp_path, number, "--seeds", seeds)
+    assert ended == code, printed
     assert "runs are unfinished" in printed
     assert f"--out {tmp_path} --seeds {seeds} --resume" in printed
     assert "Traceback" not in printed
@@ -91,10 +86,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code, seeds, uninterrupted
 
 @pytest.mark.slow
 def test_fresh_begins_again(uninterrupted, tmp_path):
-    process = start(tmp_path)
-    wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    signalled(tmp_path, signal.SIGKILL)
     (kept,) = list(tmp_path.glob("*/seed-0/checkpoint-*"))[:1]
     kept.write_bytes(b"not a checkpoint")
     printed = finish(start(tmp_path, "--fresh"))
@@ -103,10 +95,7 @@ def test_fresh_begins_again(uninterrupted, tmp_path):
 
 
 def test_other_options_than_the_checkpoints_are_refused(tmp_path):
-    process = start(tmp_path)
-    wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
-    os.killpg(process.pid, signal.SIGTERM)
-    process.communicate(timeout=HANG_SECONDS)
+    signalled(tmp_path, signal.SIGTERM)
     process = start(tmp_path, "--threads", "2")
     _, printed = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
@@ -116,11 +105,10 @@ def test_other_options_than_the_checkpoints_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_killing_only_the_parent_ends_its_workers(uninterrupted, tmp_path):
-    process = start(tmp_path, "--seeds", "0,1")
-    wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
-    wait_for(process, tmp_path, "*/seed-1/checkpoint-*")
-    process.kill()
-    process.communicate()
+    code, _ = signalled(tmp_path, signal.SIGKILL, "--seeds", "0,1", whom="parent")
+    assert code == -signal.SIGKILL
+    runs = [RunFolder(tmp_path / "seq-digits-gcr-k50" / f"seed-{seed}") for seed in (0, 1)]
+    wait_until(lambda: not any(run.busy for run in runs), "the end of the workers")
     finish(start(tmp_path, "--seeds", "0,1"))
     for seed in (0, 1):
         assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)
@@ -157,10 +145,7 @@ def test_a_signal_at_any_moment_ends_the_command(tmp_path, moment):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_replaced(uninterrupted, tmp_path):
-    process = start(tmp_path, "--seeds", "0,1")
-    wait_for(process, tmp_path, "*/seed-0/checkpoint-*")
-    (lock,) = tmp_path.glob("*/seed-0/.lock")
-    os.kill(int(lock.read_text()), signal.SIGKILL)
-    finish(process)
+    code, printed = signalled(tmp_path, signal.SIGKILL, "--seeds", "0,1", whom="alone")
+    assert code == 0, printed
     for seed in (0, 1):
         assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)

@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+from conftest import HANG_SECONDS
 
 from gcr.experiments.experiment import compose
 from gcr.runs.engine import run_all
@@ -15,6 +16,12 @@ from gcr.runs.job import Event, Execution, Job
 from gcr.runs.tracking import mlflow_store, reporter, tracked
 from gcr.settings import BadInput
 from gcr.training import Epoch
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A busy machine reports late."""
+    monkeypatch.setattr(reporter, "CLOSE_SECONDS", HANG_SECONDS)
 
 
 def make_job(out, epochs=1):
@@ -168,7 +175,7 @@ def test_training_does_not_wait_for_a_tracker(tmp_path, monkeypatch):
             pass
 
         def open(self, job):
-            release.wait(30)
+            release.wait(HANG_SECONDS)
             raise RuntimeError
 
     monkeypatch.setattr(reporter, "TRACKERS", (Slow,))

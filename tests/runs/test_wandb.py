@@ -3,12 +3,13 @@
 import json
 
 import pytest
+from conftest import HANG_SECONDS
 
 from gcr.experiments.experiment import compose
 from gcr.runs.engine import run_all
 from gcr.runs.folder import TRIALS, RunFolder
 from gcr.runs.job import Event, Execution, Job
-from gcr.runs.tracking import tracked, wandb_runs
+from gcr.runs.tracking import reporter, tracked, wandb_runs
 from gcr.settings import BadInput
 from gcr.training import Epoch
 
@@ -21,6 +22,8 @@ def offline(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(reporter, "CLOSE_SECONDS", HANG_SECONDS)  # a busy machine reports late
+    monkeypatch.setattr(wandb_runs, "INIT_SECONDS", HANG_SECONDS)
     monkeypatch.chdir(tmp_path)  # where it would leave things that were not asked for
     wandb.teardown()  # it reads its variables once in a process
     yield

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from gcr.training.pack import AHEAD, TURN, WINDOW_SECONDS, Growth, run_pack
+from gcr.training.pack import AHEAD, TURN, WINDOW_SECONDS, Growth, OutOfMemory, run_pack
 
 
 class Device:
@@ -176,3 +176,25 @@ def test_a_run_that_ends_within_a_window_starts_it_anew():
     assert growth.size == 1
     growth.look(WINDOW_SECONDS * 2.2, 1, True, 1400)
     assert (growth.size, growth.final) == (2, False)
+
+
+def test_out_of_memory_makes_the_pack_smaller(device):
+    """The job begins again, and no more than fit are tried together from then on."""
+    going, most, ended = set(), [], []
+
+    def job(number):
+        going.add(number)
+        try:
+            for _ in range(50):
+                most.append(len(going))
+                if len(going) == 4:
+                    raise OutOfMemory(lambda: job(number))
+                yield True
+            ended.append(number)
+        finally:
+            going.discard(number)
+
+    run_pack(map(job, range(6)), 4, device)
+    assert sorted(ended) == list(range(6))
+    assert most.count(4) == 1
+    assert max(most) == 4

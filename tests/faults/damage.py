@@ -1,0 +1,231 @@
+"""Damaged files of every kind that a later command believes: it says so, or its numbers are those of the whole file."""
+
+from __future__ import annotations
+
+import csv
+import random
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from children import Child, Ended, in_child
+from file_layer import KILL, Layer
+from tally import Tally
+from victims import TRAIN, command, make_cache, make_runs, make_state, run_facts
+
+HUNG_SECONDS = 300  # a guard; reading takes a second
+
+
+@dataclass(frozen=True)
+class Kind:
+    name: str
+    prepare: Callable[[], None]  # in a folder
+    files: str  # what is damaged: a pattern below the folder; one of them each time
+    use: Callable[[], int | None]  # the later command
+    facts: Callable[[Path, Ended], Any]  # what it believed
+
+
+# --- damage
+
+
+def flip(content: bytearray, draw: random.Random) -> None:
+    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+
+
+def zero(content: bytearray, draw: random.Random) -> None:
+    start = draw.randrange(len(content))
+    length = min(draw.choice((1, 8, 64, 512)), len(content) - start)
+    content[start : start + length] = bytes(length)
+
+
+def cut(content: bytearray, draw: random.Random) -> None:
+    del content[draw.randrange(len(content)) :]
+
+
+def swap(content: bytearray, draw: random.Random) -> None:
+    """Two stretches, as blocks of a disk."""
+    size = max(1, min(64, len(content) // 4))
+    one, other = draw.randrange(len(content) - size + 1), draw.randrange(len(content) - size + 1)
+    content[one : one + size], content[other : other + size] = (
+        content[other : other + size],
+        content[one : one + size],
+    )
+
+
+def digit(content: bytearray, draw: random.Random) -> None:
+    """Another digit, where there is one: the hardest to see in JSON."""
+    places = [match.start() for match in re.finditer(rb"[0-9]", content)]
+    if places:
+        place = draw.choice(places)
+        content[place] = ord(draw.choice([d for d in "0123456789" if ord(d) != content[place]]))
+
+
+def lengthen(content: bytearray, draw: random.Random) -> None:
+    content += draw.randbytes(draw.choice((1, 16, 1000)))
+
+
+DAMAGES = (flip, flip, flip, zero, cut, swap, digit, digit, lengthen)
+
+
+# --- what is damaged
+
+
+def make_runs_and_memory() -> None:
+    """Finished runs: trained, so that they have all files."""
+    make_cache()
+    for seed in (0, 1):
+        assert command(f"{TRAIN} --seeds {seed}") == 0
+
+
+def make_packed() -> None:
+    make_runs()
+    assert command("results pack runs packed.jsonl.gz --metrics") == 0
+
+
+def make_unfinished() -> None:
+    """A run that was killed when most of it was done, with its checkpoints."""
+    make_cache()
+    folder = Path.cwd()
+    log = folder.with_name(f"{folder.name}-events")
+
+    def count() -> int:
+        Layer(folder, log=log).install(steps=True)
+        return command(TRAIN)
+
+    assert in_child(count, folder).code == 0
+    total = int(log.read_bytes())
+    shutil.rmtree("runs")
+
+    def work() -> int:
+        Layer(folder, KILL, 3 * total // 4).install(steps=True)
+        return command(TRAIN)
+
+    assert in_child(work, folder).killed
+    assert len(list(folder.glob("runs/*/*/checkpoint-*.safetensors"))) == 2
+
+
+def printed(folder: Path, ended: Ended) -> Any:
+    """The table, without what is measured."""
+    rows = list(csv.DictReader(ended.out.splitlines()))
+    return [{name: value for name, value in row.items() if "seconds" not in str(name)} for row in rows]
+
+
+def trained(folder: Path, ended: Ended) -> Any:
+    return run_facts(folder)
+
+
+def load_and_print() -> int:
+    """What a program gets that loads runs: predictions and memory, to the bit."""
+    import hashlib
+
+    import torch
+
+    from gcr.runs.load import load_run
+    from gcr.settings import BadInput
+
+    for run in sorted(Path("runs").glob("*/seed-*")):
+        try:
+            loaded = load_run(run)
+        except BadInput as error:
+            print(f"error: {error}", file=sys.stderr)
+            continue
+        images = torch.arange(2 * 3 * 10 * 14).reshape(2, 3, 10, 14).remainder(256).to(torch.uint8)
+        columns = loaded.memory.columns if loaded.memory is not None else {}
+        values = [loaded.scores(images), *(columns[name] for name in sorted(columns))]
+        digest = hashlib.sha256(b"".join(value.contiguous().numpy().tobytes() for value in values))
+        print(run, digest.hexdigest(), loaded.result["class_il"], loaded.class_names)
+    return 0
+
+
+def page(folder: Path, ended: Ended) -> Any:
+    return (folder / "page.html").read_bytes()
+
+
+def lines(folder: Path, ended: Ended) -> Any:
+    return ended.out
+
+
+TABLE = partial(command, "table runs --format csv")
+PACKED_TABLE = partial(command, "table packed.jsonl.gz --format csv")
+KINDS = (
+    Kind("results", make_runs_and_memory, "runs/*/*/result.json", TABLE, printed),
+    Kind("experiments", make_runs_and_memory, "runs/*/*/experiment.json", TABLE, printed),
+    Kind("packed results", make_packed, "packed.jsonl.gz", PACKED_TABLE, printed),
+    Kind("memory", make_runs_and_memory, "runs/*/*/memory.safetensors", load_and_print, lines),
+    Kind("memory in the report", make_runs_and_memory, "runs/*/*/memory.safetensors",
+         partial(command, "report runs --page page.html"), page),
+    Kind("models", make_runs_and_memory, "runs/*/*/model.safetensors", load_and_print, lines),
+    Kind("checkpoints", make_unfinished, "runs/*/*/checkpoint-*.safetensors", partial(command, TRAIN), trained),
+    Kind("states", make_state, "state/version-*/*", partial(command, "predict state second.csv"), lines),
+    Kind("cached data", make_cache, "cache/letters/*", partial(command, TRAIN), trained),
+)  # fmt: skip
+
+
+def damage_kind(kind: Kind, folder: Path, number: int, seed: int) -> Tally:
+    """``number`` files, one at a time."""
+    base, work = folder / "base", folder / "work"
+    base.mkdir(parents=True)
+    made = in_child(kind.prepare, base)
+    assert made.code == 0, made
+    whole = _used(kind, base, work)
+    fewer = [_used(kind, base, work, run.relative_to(base)) for run in base.glob("runs/*/seed-*")]
+    tally = Tally()
+    for i in range(number):
+        draw = random.Random(f"{seed} {kind.name} {i}")
+        _copy(base, work)
+        file = draw.choice(sorted(path for path in work.glob(kind.files) if path.is_file()))
+        content, before = bytearray(file.read_bytes()), file.read_bytes()
+        how = draw.choice(DAMAGES)
+        how(content, draw)
+        if content == before:
+            content[0] ^= 1
+        file.write_bytes(content)
+        ended = Child(kind.use, work).wait(HUNG_SECONDS)
+        what = f"{kind.name}, {how.__name__} in {file.name}, number {i}"
+        tally.count(what, *_judged(kind, work, ended, [whole, *fewer], file))
+    return tally
+
+
+def _copy(base: Path, work: Path) -> None:
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(base, work)
+
+
+def _used(kind: Kind, base: Path, work: Path, without: Path | None = None) -> Any:
+    """What the command believes of whole files, ``without`` one of the runs where it may leave one out."""
+    _copy(base, work)
+    if without is not None:
+        shutil.rmtree(work / without)
+    ended = in_child(kind.use, work)
+    if without is not None and kind.facts is trained:
+        return None
+    assert ended.code == 0, ended
+    return kind.facts(work, ended)
+
+
+def _judged(kind: Kind, folder: Path, ended: Ended, right: list[Any], file: Path) -> list[str]:
+    """``right``: what the whole files give, and what they give without one of the runs."""
+    if "hung" in ended.err[-6:]:
+        return ["hangs"]
+    if ended.traceback or ended.code not in (0, 1, 2):
+        return ["tracebacks"]
+    words = " ".join((ended.err + ended.out).split())
+    if ended.code == 0:
+        try:
+            facts = kind.facts(folder, ended)
+        except Exception:
+            return ["wrong"]
+        if facts == right[0]:
+            return []
+        if kind.facts is page:  # it names the damage where pictures would be
+            words = " ".join(re.findall("memory cannot be shown: [^<]*", facts.decode()))
+        elif facts not in right[1:]:
+            return ["wrong"]
+    named = file.name in words or file.parent.name in words or str(file.relative_to(folder)) in words
+    said = re.search(r"damaged|cannot be read|error|left out|missing|holds another", words)
+    return [] if named and said else ["wrong"]

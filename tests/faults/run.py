@@ -1,0 +1,178 @@
+"""``make faults``: every attack in full, in about half an hour. Prints what was found; writes results/faults.json.
+
+python tests/faults/run.py [--seed N] [--only NAME] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "runs"), str(HERE.parent / "report")]
+
+import torch  # noqa: E402
+from chromium import CHROMIUM  # noqa: E402
+from conftest import ROOT  # noqa: E402
+from damage import KINDS, Kind, damage_kind  # noqa: E402
+from kills import kill_victim  # noqa: E402
+from many_runs import cost_of, make_many, usable_page  # noqa: E402
+from not_numbers import bad_data, diverge, out_of_memory  # noqa: E402
+from surroundings import clock_set_back, closed_pipe, places, signals  # noqa: E402
+from tally import Tally  # noqa: E402
+from together import processes_on_one_folder, two_updates  # noqa: E402
+from victims import VICTIMS, Victim, prepare, warm_up  # noqa: E402
+from writes import fail_writes, fill_disk, forbid_writing  # noqa: E402
+
+RESULTS = ROOT / "results" / "faults.json"
+KILLS = {"gcr run": 110, "gcr results pack": 15, "gcr report": 10, "gcr update": 25, "Learner.save": 25,
+         "gcr data import": 15}  # fmt: skip
+DAMAGED = {"results": 500, "experiments": 300, "packed results": 250, "memory": 200, "memory in the report": 100,
+           "models": 200, "checkpoints": 150, "states": 200, "cached data": 100}  # fmt: skip
+RUNS = 10_000
+LONGEST = ("Ray: worker, node, head", "10,000 runs")  # so that nothing waits for them at the end
+LIMITS = {"table runs": (10.0, 500.0), "report runs --page page.html": (30.0, None)}  # processor seconds, MiB
+
+
+Part = Callable[[Path], Tally]
+
+
+def attacks(seed: int) -> dict[str, list[Part]]:
+    """By the name under which they are counted, in parts that may run at the same time."""
+    return {
+        "kills": [partial(kill, victim, KILLS[victim.name], seed) for victim in VICTIMS],
+        "failing writes": [partial(on_victim, victim, fail_writes) for victim in VICTIMS],
+        "a full file system": [partial(on_victim, victim, fill_disk) for victim in VICTIMS],
+        "folders not to be written to": [partial(on_victim, victim, forbid_writing) for victim in VICTIMS],
+        "damaged files": [partial(damage, kind, DAMAGED[kind.name], seed) for kind in KINDS],
+        "8 processes on one folder": [lambda at: processes_on_one_folder(at / "p", 8, 40, seed)],
+        "two updates at once": [lambda at: two_updates(at / "u", 10)],
+        "Ray: worker, node, head": [ray_kills],
+        "NaN and inf in training": [lambda at: diverge(at / "d")],
+        "NaN and inf in data": [lambda at: bad_data(at / "d")],
+        "packs out of memory": [lambda at: out_of_memory(at / "d")],
+        "signals": [lambda at: signals(at / "s")],
+        "clock set back": [lambda at: clock_set_back(at / "s")],
+        "closed pipe": [lambda at: closed_pipe(at / "s")],
+        "terminals, HOME, locale": [lambda at: places(at / "s")],
+        "10,000 runs": [many_runs],
+    }
+
+
+def kill(victim: Victim, number: int, seed: int, at: Path) -> Tally:
+    return kill_victim(prepare(victim, at), at / "work", number, seed)
+
+
+def on_victim(victim: Victim, attack: Callable[..., Tally], at: Path) -> Tally:
+    return attack(prepare(victim, at), at / "work")
+
+
+def damage(kind: Kind, number: int, seed: int, at: Path) -> Tally:
+    return damage_kind(kind, at / "d", number, seed)
+
+
+def ray_kills(at: Path) -> Tally:
+    """In a process of its own, since Ray's threads do not go with forks."""
+    ended = subprocess.run([sys.executable, str(HERE / "ray_kills.py"), str(at)], capture_output=True, text=True)
+    try:
+        return Tally(**json.loads(ended.stdout.splitlines()[-1]))
+    except (IndexError, ValueError, TypeError):
+        tally = Tally()
+        tally.count(f"Ray: {ended.stderr[-300:]}", "tracebacks")
+        return tally
+
+
+def many_runs(at: Path) -> Tally:
+    tally = Tally()
+    made = make_many(at / "runs", RUNS)
+    for words, (seconds, mebibytes) in LIMITS.items():
+        cost = cost_of(words, at)
+        costly = cost.code != 0 or cost.seconds > seconds or (mebibytes is not None and cost.mebibytes > mebibytes)
+        tally.count(
+            f"gcr {words.split()[0]} of {made} runs: {cost.seconds} s, {cost.mebibytes} MiB, exit code {cost.code}",
+            *["wrong"] * costly,
+        )
+        tally.measured |= {f"{words.split()[0]} seconds": cost.seconds, f"{words.split()[0]} MiB": cost.mebibytes}
+    if CHROMIUM is not None:
+        page = usable_page(at / "page.html", at / "profile")
+        usable = page["first"] < page["rows"] == page["last"] and not page["problems"]
+        tally.count(f"the page of {made} runs: {page}", *["wrong"] * (not usable))
+    return tally
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="a part of an attack's name")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warm_up()
+    found = {name: Tally() for name in attacks(given.seed) if given.only in name}
+    with tempfile.TemporaryDirectory(prefix="gcr-faults-") as folder:
+        Path(folder).chmod(0o755)  # for the child that is another user
+        parts = [(name, i) for name in found for i in range(len(attacks(given.seed)[name]))]
+        parts.sort(key=lambda part: part[0] not in LONGEST)
+        missing = Counter(name for name, _ in parts)
+        with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as processes:
+            running = {processes.submit(tried, given.seed, *part, folder): part[0] for part in parts}
+            for done in as_completed(running):
+                name = running[done]
+                found[name].add(done.result())
+                missing[name] -= 1
+                if not missing[name]:
+                    print(line(name, found[name]), flush=True)
+                    write(given.out, given.seed, name, found[name])
+    return int(any(tally.survived < tally.tried for tally in found.values()))
+
+
+def tried(seed: int, name: str, part: int, folder: str) -> Tally:
+    """One part of an attack, in a folder of its own."""
+    at = Path(tempfile.mkdtemp(dir=folder))
+    at.chmod(0o755)
+    try:
+        return attacks(seed)[name][part](at)
+    except Exception as error:
+        tally = Tally()
+        tally.count(f"{name}, part {part}: {type(error).__name__}: {error}"[:500], "tracebacks")
+        return tally
+    finally:
+        shutil.rmtree(at, ignore_errors=True)
+
+
+def line(name: str, tally: Tally) -> str:
+    if not tally.tried:
+        return f"{name}: not tried here"
+    bad = [f"{count} {what}" for what, count in tally.harm.items() if count]
+    return "\n  ".join([f"{name}: {tally.survived} of {tally.tried} survived{': ' * bool(bad)}{', '.join(bad)}",
+                        *tally.failures[:5]])  # fmt: skip
+
+
+def write(file: Path, seed: int, name: str, tally: Tally) -> None:
+    """Put an attack in its place in the file; others stay as they were."""
+    there = json.loads(file.read_text())["attacks"] if file.exists() else {}
+    there[name] = tally.to_dict()
+    values = {
+        "command": "make faults",
+        "seed": seed,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "attacks": {known: there[known] for known in attacks(seed) if known in there},
+    }
+    file.write_text(json.dumps(values, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

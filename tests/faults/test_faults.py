@@ -1,0 +1,99 @@
+"""The quick part of the harness of faults; ``make faults`` is the whole of it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "report"))
+
+from conftest import ROOT
+from damage import KINDS, damage_kind
+from kills import kill_victim
+from many_runs import cost_of, make_many
+from not_numbers import bad_data, diverge, out_of_memory
+from surroundings import closed_pipe
+from together import processes_on_one_folder, two_updates
+from victims import VICTIMS, prepare, warm_up
+from writes import fail_writes, fill_disk, forbid_writing
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm():
+    warm_up()
+
+
+def check(tally):
+    assert tally.survived == tally.tried > 0, tally.failures
+
+
+@pytest.mark.parametrize("number", range(len(VICTIMS)), ids=[victim.name for victim in VICTIMS])
+def test_killed_and_run_again(number, tmp_path):
+    """Equal bits, and nothing is left behind."""
+    check(kill_victim(prepare(VICTIMS[number], tmp_path), tmp_path / "work", 6, seed=1))
+
+
+@pytest.mark.parametrize("number", range(len(VICTIMS)), ids=[victim.name for victim in VICTIMS])
+def test_writing_fails(number, tmp_path):
+    """One call in some, each in three ways: a line says so, what was there is whole, and the command can go on."""
+    prepared = prepare(VICTIMS[number], tmp_path)
+    check(fail_writes(prepared, tmp_path / "work", every=17, first=number))
+
+
+@pytest.mark.parametrize("attack", [fill_disk, forbid_writing])
+def test_a_place_where_nothing_can_be_written(attack, tmp_path):
+    for parent in (tmp_path, *list(tmp_path.parents)[:2]):
+        parent.chmod(0o755)  # for a child that is another user
+    tally = attack(prepare(VICTIMS[4], tmp_path / "made"), tmp_path / "work")
+    if not tally.tried:
+        pytest.skip("this process may not mount a file system")
+    check(tally)
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)), ids=[kind.name for kind in KINDS])
+def test_a_damaged_file_is_named_or_harmless(number, tmp_path):
+    check(damage_kind(KINDS[number], tmp_path, 7, seed=1))
+
+
+def test_processes_that_share_a_folder(tmp_path):
+    check(processes_on_one_folder(tmp_path, 3, 4, seed=1))
+
+
+def test_two_updates_of_one_state(tmp_path):
+    check(two_updates(tmp_path, 2))
+
+
+def test_a_run_that_diverges_is_marked_and_in_no_mean(tmp_path):
+    check(diverge(tmp_path, places=("loss",), values=(float("nan"),)))
+
+
+def test_data_that_are_no_numbers(tmp_path):
+    check(bad_data(tmp_path))
+
+
+def test_a_pack_without_room_goes_on_with_one_run_less(tmp_path):
+    check(out_of_memory(tmp_path, rooms=(2,)))
+
+
+def test_a_pipe_that_is_closed(tmp_path):
+    check(closed_pipe(tmp_path, commands=("table runs --format csv",)))
+
+
+@pytest.mark.slow
+def test_cost_of_many_runs(tmp_path):
+    """Processor time, which other programs do not change much."""
+    make_many(tmp_path / "runs", 2000)
+    cost = cost_of("table runs", tmp_path)
+    assert cost.code == 0
+    assert cost.seconds < 10
+    assert cost.mebibytes < 500
+
+
+def test_the_table_in_the_docs():
+    """Made from results/faults.json by ``python benchmarks/evidence.py``."""
+    sys.path.append(str(ROOT / "benchmarks"))
+    try:
+        from evidence_other import faults
+    finally:
+        sys.path.pop()
+    assert faults() in (ROOT / "docs/faults.md").read_text()

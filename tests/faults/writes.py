@@ -1,0 +1,117 @@
+"""Writing that fails: each call in turn, a full file system, folders that must not be written to.
+
+The command says so in a line and ends with 1 or 2; what was there before is whole; with room again it ends as ever.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from children import Ended, in_child
+from file_layer import IO_ERROR, NO_ROOM, SHORT, Layer
+from kills import count_events
+from tally import Tally
+from victims import Prepared, go_on, look
+
+NOBODY = 65534
+SPARE = (0, 2_000, 8_000, 30_000)  # bytes free on a file system that is nearly full
+
+
+def fail_writes(prepared: Prepared, folder: Path, every: int = 1, first: int = 0) -> Tally:
+    """Every ``every``-th call from ``first`` on fails, in each of three ways."""
+    tally = Tally()
+    total = count_events(prepared, folder, steps=False)
+    for moment in range(first % every, total, every):
+        for kind in (NO_ROOM, IO_ERROR, SHORT):
+            prepared.copy(folder)
+
+            def work(kind: str = kind, moment: int = moment) -> int | None:
+                Layer(folder, kind, moment).install()
+                return prepared.victim.work()
+
+            ended = in_child(work, folder)
+            what = f"{prepared.victim.name}, {kind} at call {moment} of {total}"
+            tally.count(what, *_judged(prepared, folder, ended))
+    return tally
+
+
+def _judged(prepared: Prepared, folder: Path, ended: Ended) -> list[str]:
+    found = []
+    saves = prepared.victim.name == "Learner.save"  # in a program of one's own: an exception, not a line
+    if ended.code not in (0, 1, 2) and not (saves and "gcr.settings.BadInput: cannot write" in ended.err):
+        found.append("tracebacks")
+    elif ended.code and not ended.err.strip():
+        found.append("silent")
+    found += look(prepared, folder)
+    found += go_on(prepared, folder)
+    return list(dict.fromkeys(found))
+
+
+def fill_disk(prepared: Prepared, folder: Path) -> Tally:
+    """On a real file system that is nearly full. Nothing is tried where it cannot be mounted."""
+    tally = Tally()
+    for spare in SPARE:
+        with mounted(folder) as there:
+            if not there:
+                return tally
+            work = folder / "work"
+            prepared.copy(work)
+            ballast = folder / "ballast"
+            with open(ballast, "wb") as file:
+                free = os.statvfs(folder)
+                file.write(bytes(max(0, free.f_bavail * free.f_frsize - spare)))
+            ended = in_child(prepared.victim.work, work)
+            ballast.unlink()
+            tally.count(f"{prepared.victim.name}, {spare} bytes free", *_judged(prepared, work, ended))
+    return tally
+
+
+@contextmanager
+def mounted(folder: Path) -> Iterator[bool]:
+    """A file system of 8 MiB in memory; False where this process may not mount."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    try:
+        there = subprocess.run(command, capture_output=True).returncode == 0
+    except OSError:
+        there = False
+    try:
+        yield there
+    finally:
+        if there:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+def forbid_writing(prepared: Prepared, folder: Path) -> Tally:
+    """A folder that is read-only, and one of another user; needs root to become another user, and nothing otherwise."""
+    tally = Tally()
+    for name, mode, owner in (("a read-only folder", 0o555, NOBODY), ("a folder of another user", 0o755, 0)):
+        if os.geteuid() != 0 and owner == 0:
+            continue
+        prepared.copy(folder)
+        for path in [folder, *folder.rglob("*")]:
+            if os.geteuid() == 0:
+                os.chown(path, owner, owner)
+            path.chmod(mode if path.is_dir() else 0o444)
+        ended = in_child(_as_nobody(prepared.victim.work), folder)
+        for path in [folder, *folder.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        tally.count(f"{prepared.victim.name}, {name}", *_judged(prepared, folder, ended))
+    return tally
+
+
+def _as_nobody(work: Callable[[], int | None]) -> Callable[[], int | None]:
+    def as_nobody() -> int | None:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        return work()
+
+    return as_nobody
