@@ -2,12 +2,11 @@
 
 import pickle
 import tempfile
-import threading
+import time
 from contextlib import ExitStack
 
 import pytest
 import ray_nodes  # noqa: F401
-from conftest import HANG_SECONDS, wait_until
 
 from gcr.experiments.experiment import compose
 from gcr.files import this_process
@@ -82,30 +81,19 @@ def trained(task, **changes):
 
 def test_a_lost_task_goes_on_from_the_checkpoint_at_home(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_node, "PULSE_SECONDS", 0.02)
-    read, add_epoch = RunFolder.contents, RunFolder.add_epoch
-    held, lost = threading.Event(), threading.Event()
+    read = RunFolder.contents
 
     def read_late(folder, finished, checkpoints=1):
-        """Epochs end meanwhile: the checkpoint is newer than the messages sent so far."""
-        before = sorted(folder.path.glob("checkpoint-*"))
-        wait_until(lambda: held.is_set() or sorted(folder.path.glob("checkpoint-*")) != before, "another checkpoint")
+        time.sleep(0.1)  # epochs end meanwhile: the checkpoint is newer than the messages sent so far
         return read(folder, finished, checkpoints)
 
-    def end_epoch(folder, epoch):
-        add_epoch(folder, epoch)
-        if epoch.stage == 2:  # and the run does not end before the task is lost
-            held.set()
-            assert lost.wait(HANG_SECONDS)
-
     monkeypatch.setattr(RunFolder, "contents", read_late)
-    monkeypatch.setattr(RunFolder, "add_epoch", end_epoch)
 
     def behave(task, attempt):
         messages = trained(task, send_seconds=0.0)
         for message in messages:
             yield message
             if attempt == 1 and any("checkpoint" in name for files in message.files.values() for name in files):
-                lost.set()
                 messages.close()
                 yield exceptions.WorkerCrashedError()
 
