@@ -43,8 +43,8 @@ def train_diverging(place: str, value: float) -> int:
         return done
 
     def spoilt_loss(*args: Any) -> Any:
-        loss, logits = loss_of(*args)
-        return (loss * value if place == "loss" and steps == BAD_STEP else loss), logits
+        loss = loss_of(*args)
+        return loss._replace(value=loss.value * value) if place == "loss" and steps == BAD_STEP else loss
 
     def spoilt_gradients(*args: Any, **kwargs: Any) -> Any:
         found = gradients_of(*args, **kwargs)

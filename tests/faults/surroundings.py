@@ -114,7 +114,7 @@ PIPED = ("table runs", "table runs --format csv", "predict state second.csv")
 def closed_pipe(folder: Path, commands: Sequence[str] = PIPED) -> Tally:
     """``gcr table runs | head -1``: no complaint, and no line of Python's."""
     tally = Tally()
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     assert in_child(make_runs, folder).code == 0
     assert in_child(make_state, folder).code == 0
     for words in commands:

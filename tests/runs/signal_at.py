@@ -10,7 +10,7 @@ import sys
 
 from gcr.training.checkpoint import Checkpoints
 
-count, number, whom, mark = os.environ["SIGNAL_AT"].split()
+count, number, whom, mark = os.environ.get("SIGNAL_AT", "0 0 nobody .").split()
 saved = 0
 save = Checkpoints.save
 
