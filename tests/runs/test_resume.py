@@ -62,6 +62,7 @@ def uninterrupted(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow  # tests/faults kills forked runs, which is quicker
 def test_killed_at_random_moments(uninterrupted, tmp_path):
     """kill -9, again and again, with checkpoints in the middle of epochs: every number is that of the whole run."""
     draw = random.Random(1)
@@ -134,7 +135,10 @@ def workers_train(process, out):
     return list(out.glob("*/seed-*/metrics.jsonl"))
 
 
-@pytest.mark.parametrize("moment", [torch_is_loading, folders_are_made, workers_train])
+MOMENTS = [torch_is_loading, pytest.param(folders_are_made, marks=pytest.mark.slow), workers_train]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_signal_at_any_moment_ends_the_command(tmp_path, moment):
     process = start(tmp_path, "--seeds", "0-3", "--method", "er")
     wait_until(lambda: moment(process, tmp_path), moment.__name__, process)

@@ -76,6 +76,7 @@ def test_a_run_that_another_process_finishes_is_not_trained_again(tmp_path):
     assert [event.accuracy is not None for event in events if event.job == 0] == [True]  # no epochs: not trained here
 
 
+@pytest.mark.slow  # tests/faults has forked processes on one folder
 def test_two_commands_train_every_run_once(tmp_path):
     """Two real commands at once: all runs are there, and those that each trained add up."""
     command = [sys.executable, "-m", "gcr", "reproduce", "demo-table", "--method", "er", "--buffer", "50"]
