@@ -171,6 +171,9 @@ def load_json(content: str | bytes) -> Any:
         value = json.loads(content)
     except RecursionError:
         raise BadInput(f"JSON must be at most {MAX_JSON_DEPTH} levels deep") from None
+    opened = content.count(b"[") + content.count(b"{") if isinstance(content, bytes) else MAX_JSON_DEPTH + 1
+    if opened <= MAX_JSON_DEPTH:  # nearly always, and ten times as quick to see
+        return value
     level = [value]
     for _ in range(MAX_JSON_DEPTH):
         inside = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))

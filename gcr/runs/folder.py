@@ -275,4 +275,4 @@ def _runs_with(name: str, other: str, folder: Path) -> Iterator[RunFolder]:
             folders.remove(TRIALS)
         if name in files and other in files:
             found.append(path)
-    yield from (RunFolder(path) for path in sorted(map(Path, found)))
+    yield from (RunFolder(Path(path)) for path in sorted(found, key=lambda path: path.split(os.sep)))

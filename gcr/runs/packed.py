@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ class BadLine:
 
 def packed_files(folder: Path) -> Iterator[Path]:
     """All packed files below ``folder``."""
-    yield from sorted(file for file in folder.rglob(f"*{SUFFIX}") if file.is_file())
+    walked = ((here, name) for here, _, names in os.walk(folder) for name in names if name.endswith(SUFFIX))
+    yield from sorted(file for here, name in walked if (file := Path(here, name)).is_file())
 
 
 def split_path(path: Path) -> tuple[Path, str] | None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from conftest import HANG_SECONDS
 
 from gcr.experiments.experiment import compose
@@ -15,6 +16,8 @@ from gcr.runs.shared_folder import train_together
 
 OTHER = """
 import sys
+
+import pytest
 from gcr.runs.folder import RunFolder
 from pathlib import Path
 with RunFolder(Path(sys.argv[1])).locked():
