@@ -2,6 +2,7 @@
 
 import gc
 import io
+import os
 import sys
 
 
@@ -22,6 +23,12 @@ def main() -> None:
         from gcr.cli import main as cli
 
         sys.exit(cli.run_cli())
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        print(f"error: what is printed cannot be written ({error.strerror})", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python would still write at its end
+        sys.exit(1)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)

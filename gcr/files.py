@@ -204,10 +204,16 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_JSON_BYTES:
+    if path.stat().st_size > MAX_JSON_BYTES:
         raise Damaged(path, f"must be a file of at most {MAX_JSON_BYTES} bytes")
-    return parse_json(path.read_bytes(), path)
+    return parse_json(read_file(path), path)
+
+
+def read_file(path: Path) -> bytes:
+    """All bytes of a regular file: a pipe would keep the reader waiting, a device has no end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise Damaged(path, "not a regular file")
+    return path.read_bytes()
 
 
 def _separators(indent: int | None) -> tuple[str, str]:
@@ -249,7 +255,7 @@ def parse_tensors(content: bytes, file: str | Path) -> tuple[dict[str, Any], dic
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    return parse_tensors(path.read_bytes(), path)
+    return parse_tensors(read_file(path), path)
 
 
 def _header_end(content: bytes) -> int:

@@ -184,3 +184,11 @@ def test_a_line_that_cannot_be_added_is_taken_back(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="Input/output"):
             files.append_line(file, b"second\n")
     assert file.read_bytes() == b"first\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_in_place_of_a_file_is_no_wait(tmp_path):
+    os.mkfifo(tmp_path / "memory.safetensors")
+    for read in (files.read_tensors, files.read_json):
+        with pytest.raises(Damaged, match="not a regular file"):
+            read(tmp_path / "memory.safetensors")

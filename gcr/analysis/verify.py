@@ -86,7 +86,7 @@ def _check_of_run(path: Path) -> None:
     if path.suffix == ".safetensors":
         files.read_tensors(path)
     elif path.suffix == ".jsonl":
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = files.read_file(path).splitlines(keepends=True)
         going_on = lines and not lines[-1].endswith(b"\n") and not path.with_name("result.json").exists()
         for line in lines[:-1] if going_on else lines:
             files.parse_json(line, path)

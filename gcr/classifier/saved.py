@@ -13,6 +13,7 @@ from torch import Tensor
 from gcr.classifier.examples import Form
 from gcr.learner.engine import AT_ONCE
 from gcr.learner.learner import Learner
+from gcr.learner.saving import MISFITS, brief_of
 from gcr.learner.state_folder import StateFolder
 from gcr.models import build
 from gcr.settings import BadInput
@@ -107,15 +108,17 @@ def new_net(name: str, form: Form, n_classes: int, seed: int) -> torch.nn.Module
 
 def load(folder: StateFolder, device: str = "cpu") -> Classifier:
     about, tensors = folder.read()
-    if "classifier" not in about:
+    if not isinstance(about.get("classifier"), dict):
         raise BadInput(
             f"{folder.path} was written by learner.save, not by gcr update; read it with gcr.Learner.load(path, net)"
         )
     try:
         return _from_state(folder, about, tensors, device)
-    except (LookupError, TypeError) as error:
+    except BadInput:
+        raise
+    except MISFITS as error:
         raise BadInput(
-            f"{folder.path} cannot be read by this gcr ({error!r}); use the gcr that made it, or begin anew"
+            f"{folder.path} cannot be read by this gcr ({brief_of(error)}); use the gcr that made it, or begin anew"
         ) from None
 
 

@@ -151,6 +151,13 @@ class CachedSet:
 
 def data_root() -> Path:
     """Where data sets lie. Nothing is made by asking."""
+    try:
+        return _data_root()
+    except RuntimeError:  # no HOME, and nobody who knows it
+        raise BadInput("the home folder is not known; set GCR_DATA to a folder for data sets") from None
+
+
+def _data_root() -> Path:
     if given := os.environ.get("GCR_DATA"):
         return Path(given).expanduser()
     if sys.platform == "win32":

@@ -25,6 +25,11 @@ from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, restore_opti
 from gcr.training.sgd import Sgd
 
 L = TypeVar("L", bound=Core)
+# What values of another kind or size lead to, in a file that is whole but was not written by this gcr.
+MISFITS = (
+    *(LookupError, TypeError, ValueError, AttributeError, RuntimeError),
+    *(ArithmeticError, AssertionError, MemoryError),
+)
 NET, EXTRA, MEMORY, OPTIMIZER = "net.", "extra.", "memory.", "optimizer."
 
 
@@ -63,14 +68,23 @@ def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return about, tensors
 
 
+def brief_of(error: Exception) -> str:
+    """One line of bounded length."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
 def load(kind: type[L], path: str | Path, net: nn.Module, version: int | None, given: dict[str, Any]) -> L:
     about, tensors = StateFolder(path).read(version)
-    if "learner" not in about:
+    if not isinstance(about.get("learner"), dict):
         raise BadInput(f"{path} is not the state of a learner; give a folder that learner.save wrote")
     try:
         return from_state(kind, about["learner"], tensors, net, given)
-    except (KeyError, TypeError) as error:
-        raise BadInput(f"{path} cannot be read by this gcr ({error!r}); load it with the gcr that made it") from None
+    except BadInput:
+        raise
+    except MISFITS as error:
+        raise BadInput(
+            f"{path} cannot be read by this gcr ({brief_of(error)}); load it with the gcr that made it"
+        ) from None
 
 
 def from_state(

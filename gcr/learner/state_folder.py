@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -260,6 +261,8 @@ def _read_version(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise Damaged(f"{file} is damaged (not the JSON of a state)") from None
     if claimed != _own_hash(values):
         raise Damaged(f"{file} is damaged (its checksum is wrong)")
+    if not isinstance(about, dict):
+        raise Damaged(f"{file} is damaged (not the JSON of a state)")
     content = _content(folder / TENSORS)
     if hashlib.sha256(content).hexdigest() != of_tensors:
         raise Damaged(f"{folder / TENSORS} is damaged (its checksum is wrong)")
@@ -271,6 +274,8 @@ def _read_version(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _content(file: Path) -> bytes:
     try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise Damaged(f"{file} is not a regular file")
         return file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise Damaged(f"{file} is missing") from None

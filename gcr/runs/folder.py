@@ -24,6 +24,7 @@ from gcr.files import (
     brief,
     json_bytes,
     parse_json,
+    read_file,
     read_json,
     read_tensors,
     tensor_bytes,
@@ -182,7 +183,7 @@ class RunFolder:
     def cut_metrics(self, epochs: int) -> str:
         """Drop what was written after the checkpoint that the run goes on from. Says so if there is less than that."""
         file = self.path / "metrics.jsonl"
-        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        lines = read_file(file).splitlines(keepends=True) if file.exists() else []
         write_whole(file, b"".join(lines[:epochs]))
         return f"{file} lacks {epochs - len(lines)} epochs before the checkpoint" if len(lines) < epochs else ""
 
@@ -239,7 +240,7 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; empty without it."""
         file = self.path / "metrics.jsonl"
-        return [parse_json(line, file) for line in file.read_bytes().splitlines(keepends=True)] if file.exists() else []
+        return [parse_json(line, file) for line in read_file(file).splitlines(keepends=True)] if file.exists() else []
 
     def experiment(self) -> Experiment:
         return Experiment.from_dict(self.experiment_values())

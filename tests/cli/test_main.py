@@ -347,3 +347,13 @@ def test_a_variant_has_a_folder_of_its_own(tmp_path):
     for more in ((), ("--variant", "paper")):
         assert here(*small, *more, "--out", tmp_path).returncode == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["seq-digits-gcr-k20", "seq-digits-gcr-k20-variantpaper"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device here")
+def test_what_is_printed_to_a_full_disk():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "gcr", "methods"]
+        ended = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=HANG_SECONDS)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: what is printed cannot be written")
+    assert ended.stderr.count("\n") == 1

@@ -399,3 +399,14 @@ def test_the_catalog_agrees_with_itself():
         assert len(set(known.folder_names)) == len(known.folder_names)
         assert all(len(archive.md5) == 32 for archive in known.archives)
     assert [sum(k.train) for k in CATALOG if not isinstance(k.train, int)] == [50000, 50000, 100000, 60000, 60000]
+
+
+def test_a_home_that_nobody_knows(monkeypatch):
+    def unknown(cls):
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("GCR_DATA", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(unknown))
+    with pytest.raises(BadInput, match="set GCR_DATA"):
+        data_root()

@@ -13,7 +13,7 @@ from made_learners import A, B, C, blobs, mlp, quick, same_weights
 from torch import nn
 
 import gcr
-from gcr.learner import StateFolder
+from gcr.learner import StateFolder, state_folder
 from gcr.methods import ClsEr, Der, ErAce, Finetune, Gcr, GcrPlus, Mir
 from gcr.settings import BadInput
 
@@ -237,3 +237,30 @@ def test_a_damaged_state_offers_the_version_before(tmp_path):
     with pytest.raises(BadInput, match=r"damaged .* version 1"):
         gcr.Learner.load(tmp_path / "state", mlp())
     assert same_weights(gcr.Learner.load(tmp_path / "state", mlp(seed=1), version=1).net, learner.net)
+
+
+WRONG = [
+    (("place", "batch"), 10**15),
+    (("outputs",), 10**15),
+    (("outputs",), -1),
+    (("layout",), None),
+    (("memory",), []),
+    (("classes",), 3),
+    (("place",), {}),
+    (("seed",), "one"),
+]
+
+
+@pytest.mark.parametrize(("where", "value"), WRONG, ids=lambda value: str(value)[:20])
+def test_a_whole_state_with_values_of_another_kind_is_refused(where, value, tmp_path):
+    gcr.Learner(mlp(), memory=4).fit(*blobs([A, B]), epochs=1).save(tmp_path / "state")
+    (file,) = tmp_path.glob("state/version-*/learner.json")
+    values = json.loads(file.read_text())
+    del values["sha256"]
+    inside = values["about"]["learner"]
+    for key in where[:-1]:
+        inside = inside[key]
+    inside[where[-1]] = value
+    file.write_text(json.dumps(values | {"sha256": state_folder._own_hash(values)}))
+    with pytest.raises(BadInput):
+        gcr.Learner.load(tmp_path / "state", mlp())
