@@ -1,4 +1,4 @@
-"""``make faults``: every attack in full, in about half an hour. Prints what was found; writes results/faults.json.
+"""``make faults``: every attack in full, in about ten minutes. Prints what was found; writes results/faults.json.
 
 python tests/faults/run.py [--seed N] [--only NAME] [--out FILE]
 """
