@@ -316,7 +316,7 @@ def test_a_state_that_lacks_something(gcr, state):
     folder.write(about, tensors)
     code, _, said = gcr("inspect", "state")
     assert code == 2
-    assert "error: state cannot be read by this gcr (KeyError('form'))" in said
+    assert "error: state cannot be read by this gcr (KeyError: 'form')" in said
 
 
 def test_names_of_classes_may_look_like_markup(gcr):
