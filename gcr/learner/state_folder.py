@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -21,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 import gcr
+from gcr import files
 from gcr.files import sync_folder, write_whole
 from gcr.settings import BadInput
 
@@ -274,9 +274,9 @@ def _read_version(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _content(file: Path) -> bytes:
     try:
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise Damaged(f"{file} is not a regular file")
-        return file.read_bytes()
+        return files.read_file(file)
+    except files.Damaged as error:
+        raise Damaged(f"{file} is damaged ({error.why})") from None
     except (FileNotFoundError, NotADirectoryError):
         raise Damaged(f"{file} is missing") from None
     except OSError as error:

@@ -118,10 +118,13 @@ def choose_per_class(
 ) -> Coreset:
     """Share the budget equally and take ``choose(rows of a class, its share)``, positions within them; unit weights.
 
-    ``in_order``: rows stay class by class, as they were chosen.
+    ``in_order``: rows stay class by class, as they were chosen, and a class without candidates keeps its first.
     """
     classes = rows_by_class(pool.labels)
     budgets = class_budgets([len(rows) for rows in classes], budget)
-    chosen = [rows[choose(rows, share)] for rows, share in zip(classes, budgets, strict=True)]
+    chosen = []
+    for rows, share in zip(classes, budgets, strict=True):
+        nothing_new = in_order and pool.kept is not None and bool(pool.kept[rows].all())
+        chosen.append(rows[:share] if nothing_new else rows[choose(rows, share)])
     rows = torch.cat(chosen) if in_order else torch.cat(chosen).sort().values
     return Coreset(rows, torch.ones_like(pool.weights[rows]))

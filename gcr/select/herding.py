@@ -37,12 +37,10 @@ class Herding(Settings):
     needs: ClassVar[frozenset[str]] = frozenset({"features"})
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
-        features, kept = pool.features, pool.kept
+        features = pool.features
         assert features is not None
 
         def choose(rows: Tensor, share: int) -> Tensor:
-            if kept is not None and bool(kept[rows].all()):
-                return torch.arange(share, device=rows.device)
             return herd(features[rows], share)
 
         return choose_per_class(pool, budget, choose, in_order=True)

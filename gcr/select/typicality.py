@@ -46,12 +46,10 @@ class Typicality(Settings):
     neighbours: int = setting(20, "rows of its cluster that a row's density is measured by, half of it at most", low=1)
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
-        features, kept = pool.features, pool.kept
+        features = pool.features
         assert features is not None
 
         def choose(rows: Tensor, share: int) -> Tensor:
-            if kept is not None and bool(kept[rows].all()):
-                return torch.arange(share, device=rows.device)
             return typical_rows(features[rows], draws[rows], share, self.neighbours)
 
         return choose_per_class(pool, budget, choose, in_order=True)

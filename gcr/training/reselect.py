@@ -183,14 +183,12 @@ def make_pool(
             features = net.features(images(rows)).float()
             part = replace(batch, labels=batch.labels[rows], logits=batch.logits[rows], weights=batch.weights[rows])
             logits = net.head(features)
-            reducible = reducible_loss(part.logits, logits, part.labels)
-            found.append((features, method.residual(logits, part), reducible))
+            columns = {"features": features, "residuals": method.residual(logits, part)}
+            if "reducible" in policy.selector.needs:
+                columns["reducible"] = reducible_loss(part.logits, logits, part.labels)
+            found.append(columns)
     order = torch.cat(parts).argsort()
-    columns = {
-        name: torch.cat(column)[order]
-        for name, column in zip(FROM_NETWORK, zip(*found, strict=True), strict=True)
-        if name != "reducible" or name in policy.selector.needs
-    }
+    columns = {name: torch.cat([part[name] for part in found])[order] for name in found[0]}
     return Pool(batch.labels, batch.weights, kept=kept, tasks=batch.tasks, **columns)
 
 
