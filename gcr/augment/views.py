@@ -1,4 +1,4 @@
-"""The views of a data set's images: plain, weak and strong. Images and draws in, normalised floats out.
+"""The views of a data set's images: plain, weak, mild and strong. Images and draws in, normalised floats out.
 
 uint8 images are scaled to [0, 1]. Float images are taken as they are; colour jitter and grey need them in [0, 1].
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 from gcr.augment.strong import STRONG_DRAWS, colour_jitter, grey, resized_crop
 from gcr.augment.weak import WEAK_DRAWS, shift_and_flip
 
-DRAWS = {"weak": WEAK_DRAWS, "strong": STRONG_DRAWS}  # uniforms an image needs for each kind of view
+DRAWS = {"weak": WEAK_DRAWS, "mild": STRONG_DRAWS, "strong": STRONG_DRAWS}  # uniforms an image needs for each kind of view
 MEASURED_AT_ONCE = 4096  # images
 
 
@@ -35,6 +35,7 @@ class Views:
     pad: int = 4
     flip: bool = True
     crop: tuple[float, float] = (0.2, 1.0)  # share of the area a strong view keeps
+    mild_crop: tuple[float, float] = (0.5, 1.0)  # a mild view is a strong one that keeps more
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation, hue
     jitter_share: float = 0.8
     grey_share: float = 0.2
@@ -60,8 +61,10 @@ class Views:
         return self.jitter_share > 0 or self.grey_share > 0
 
     def make(self, kind: str, images: Tensor, draws: Tensor) -> Tensor:
-        """A view of every image: ``kind`` is weak or strong, ``draws`` are [b, DRAWS[kind]] uniforms."""
-        return self.weak(images, draws) if kind == "weak" else self.strong(images, draws)
+        """A view of every image: ``kind`` is weak, mild or strong, ``draws`` are [b, DRAWS[kind]] uniforms."""
+        if kind == "weak":
+            return self.weak(images, draws)
+        return self._cropped(images, draws, self.mild_crop if kind == "mild" else self.crop)
 
     def plain(self, images: Tensor) -> Tensor:
         return self._normalised(_scaled(images))
@@ -70,7 +73,10 @@ class Views:
         return self.plain(shift_and_flip(images, draws, self.pad, self.flip))
 
     def strong(self, images: Tensor, draws: Tensor) -> Tensor:
-        view = resized_crop(_scaled(images), draws[:, :5], *self.crop, self.flip)
+        return self._cropped(images, draws, self.crop)
+
+    def _cropped(self, images: Tensor, draws: Tensor, share: tuple[float, float]) -> Tensor:
+        view = resized_crop(_scaled(images), draws[:, :5], *share, self.flip)
         chosen = (draws[:, 5] < self.jitter_share).reshape(-1, 1, 1, 1)
         view = torch.where(chosen, colour_jitter(view, draws[:, 6:10], *self.jitter), view)
         if view.shape[1] == 3:

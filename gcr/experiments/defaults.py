@@ -11,7 +11,10 @@ ONLINE: Mapping[str, Mapping[str, float | str]] = {
     "gcr": {"alpha": 1.0, "beta": 3.0, "gamma": 1.0, "contrast": "features"},
 }
 # Settings of the optimizer that differ for a method.
-OPTIMIZER: Mapping[str, Mapping[str, float | str]] = {"icarl": {"weight_decay": 1e-5}}
+OPTIMIZER: Mapping[str, Mapping[str, float | str]] = {
+    "icarl": {"weight_decay": 1e-5},
+    "gcr+": {"weight_decay": 5e-4},
+}
 # Methods that take the learning rate of whole tasks in streams, too.
 ONE_LR = frozenset({"gcr+"})
 # A setting of the method that is the optimizer's learning rate if not given.

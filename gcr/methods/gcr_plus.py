@@ -3,7 +3,7 @@
 ``loss = CE(x; C) + keep |h(x) - h_old(x)|^2 + alpha mean_w |h(a) - z|^2 + beta mean_w (CE(a) + CE(b)) / 2
 + gamma mean_w SupCon(a, b)``
 
-x are new examples, a and b a weak and a strong view of the replayed ones; ``|.|^2`` is the sum over classes. C are the
+x are new examples, a and b a weak and a mild view of the replayed ones; ``|.|^2`` is the sum over classes. C are the
 classes of the new batch and those not seen yet, as in ``er_ace.py``: new examples do not push old classes down. Instead
 their logits for the classes of the old network are held to what it says (LwF's idea). GCR draws three minibatches for
 its terms; this one is twice as large, and a step passes as many images.
@@ -44,7 +44,7 @@ class GcrPlus(Method):
     predictor: ClassVar[str] = EMA
     unused: ClassVar[frozenset[str]] = frozenset({"statistics"})  # the EMA predicts, with its own
 
-    alpha: float = setting(0.01, "weight of the distance to stored logits", low=0.0, remedy="0 leaves it out")
+    alpha: float = setting(0.003, "weight of the distance to stored logits", low=0.0, remedy="0 leaves it out")
     beta: float = setting(1.0, "weight of the label term", low=0.0, remedy="0 leaves it out")
     gamma: float = setting(0.1, "weight of the supervised contrastive term", low=0.0, remedy="0 leaves it out")
     keep: float = setting(
@@ -64,7 +64,7 @@ class GcrPlus(Method):
 
     @property
     def replays(self) -> tuple[Replay, ...]:
-        return (Replay(views=("weak", "strong")),)
+        return (Replay(views=("weak", "mild")),)
 
     def replay_size(self, asked: int) -> int:
         return 2 * asked
@@ -89,11 +89,11 @@ class GcrPlus(Method):
                 value = value + self.keep * self._from_old_network(net, new.images, output.logits, extras)
         return Loss(value, output.logits.detach(), old[0].logits.detach() if old else None)
 
-    def _on_replay(self, batch: Batch, weak: Output, strong: Output) -> Tensor:
-        by_label = (label_loss(weak.logits, batch.labels) + label_loss(strong.logits, batch.labels)) / 2
+    def _on_replay(self, batch: Batch, weak: Output, mild: Output) -> Tensor:
+        by_label = (label_loss(weak.logits, batch.labels) + label_loss(mild.logits, batch.labels)) / 2
         values = self.alpha * squared_distance(weak.logits, batch.logits) + self.beta * by_label
         if self.gamma > 0:
-            features = weak.features.float(), strong.features.float()
+            features = weak.features.float(), mild.features.float()
             values = values + self.gamma * supervised_contrast(*features, batch.labels, self.temperature)
         return weighted_mean(values, batch.weights)
 
