@@ -6,7 +6,7 @@ uint8 images are scaled to [0, 1]. Float images are taken as they are; colour ji
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol, Self
 
@@ -62,9 +62,8 @@ class Views:
 
     def make(self, kind: str, images: Tensor, draws: Tensor) -> Tensor:
         """A view of every image: ``kind`` is weak, mild or strong, ``draws`` are [b, DRAWS[kind]] uniforms."""
-        if kind == "weak":
-            return self.weak(images, draws)
-        return self._cropped(images, draws, self.mild_crop if kind == "mild" else self.crop)
+        make = {"weak": self.weak, "mild": self.mild, "strong": self.strong}[kind]
+        return make(images, draws)
 
     def plain(self, images: Tensor) -> Tensor:
         return self._normalised(_scaled(images))
@@ -72,11 +71,11 @@ class Views:
     def weak(self, images: Tensor, draws: Tensor) -> Tensor:
         return self.plain(shift_and_flip(images, draws, self.pad, self.flip))
 
-    def strong(self, images: Tensor, draws: Tensor) -> Tensor:
-        return self._cropped(images, draws, self.crop)
+    def mild(self, images: Tensor, draws: Tensor) -> Tensor:
+        return replace(self, crop=self.mild_crop).strong(images, draws)
 
-    def _cropped(self, images: Tensor, draws: Tensor, share: tuple[float, float]) -> Tensor:
-        view = resized_crop(_scaled(images), draws[:, :5], *share, self.flip)
+    def strong(self, images: Tensor, draws: Tensor) -> Tensor:
+        view = resized_crop(_scaled(images), draws[:, :5], *self.crop, self.flip)
         chosen = (draws[:, 5] < self.jitter_share).reshape(-1, 1, 1, 1)
         view = torch.where(chosen, colour_jitter(view, draws[:, 6:10], *self.jitter), view)
         if view.shape[1] == 3:

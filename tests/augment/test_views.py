@@ -86,7 +86,7 @@ def test_jitter_leaves_one_channel_without_colour():
     assert view.shape == (5, 1, 4, 4)
 
 
-@pytest.mark.parametrize("kind", ["weak", "strong"])
+@pytest.mark.parametrize("kind", ["weak", "mild", "strong"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_view_of_a_batch_is_the_views_of_its_images(kind, channels):
     views = Views(mean=(0.4,) * channels, std=(0.2,) * channels, pad=2)
@@ -105,12 +105,19 @@ def test_grey_and_jitter_happen_as_often_as_they_should():
     assert float(is_grey.float().mean()) == pytest.approx(0.2, abs=0.03)
 
 
+def test_a_mild_view_is_a_strong_one_of_a_larger_part():
+    images, draws = pictures(), uniforms(20, DRAWS["mild"])
+    mild, larger = Views((0.4,) * 3, (0.2,) * 3), Views((0.4,) * 3, (0.2,) * 3, crop=(0.5, 1.0))
+    assert torch.equal(mild.mild(images, draws), larger.strong(images, draws))
+    assert not torch.equal(mild.mild(images, draws), mild.strong(images, draws))
+
+
 def test_plain_images_are_normalised():
     views = Views(mean=(0.5,), std=(0.25,))
     assert views.plain(torch.full((1, 1, 1, 1), 255, dtype=torch.uint8)).item() == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("kind", ["plain", "weak", "strong"])
+@pytest.mark.parametrize("kind", ["plain", "weak", "mild", "strong"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_floats_in_unit_range_have_the_views_of_their_bytes(kind, channels):
     views = Views(mean=(0.4,) * channels, std=(0.2,) * channels, pad=2)

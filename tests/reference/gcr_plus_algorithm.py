@@ -54,14 +54,17 @@ class ReferenceGcrPlus(ReferenceGcr):
         self.take(list(zip(images, labels, logits.detach(), [1.0] * len(labels), priorities, strict=True)))
         return loss.item()
 
-    def replay_loss(self, drawn, of_weak, of_strong):
-        weak, strong = self.views(drawn, of_weak, self.weak), self.views(drawn, of_strong, self.strong)
-        labels, features = [d[1] for d in drawn], [self.net.features(weak), self.net.features(strong)]
-        h_weak, h_strong = map(self.net.head, features)
+    def replay_loss(self, drawn, of_weak, of_mild):
+        weak, mild = self.views(drawn, of_weak, self.weak), self.views(drawn, of_mild, self.mild)
+        labels, features = [d[1] for d in drawn], [self.net.features(weak), self.net.features(mild)]
+        h_weak, h_mild = map(self.net.head, features)
         distances = [((h - d[2]) ** 2).sum() for h, d in zip(h_weak, drawn, strict=True)]
-        terms = [cross_entropy(h, y) for outputs in (h_weak, h_strong) for h, y in zip(outputs, labels, strict=True)]
+        terms = [cross_entropy(h, y) for outputs in (h_weak, h_mild) for h, y in zip(outputs, labels, strict=True)]
         contrast = self.contrast_terms(torch.cat(features), labels)
         return (self.alpha * sum(distances) + self.beta * sum(terms) / 2 + self.gamma * sum(contrast)) / len(drawn)
+
+    def mild(self, image, u):
+        return self.scenario.views.mild(image[None], u[None])[0]
 
     def averaged_net(self):
         return self.copy_of(self.ema)
