@@ -18,6 +18,7 @@ COLOURS = {
     "ER": "#56b4e9",
     "DER++": "#e69f00",
     "GCR": "#0072b2",
+    "GCR+": "#d55e00",
     "GCR, random rows": "#009e73",
     "joint": "#333333",
 }
@@ -44,7 +45,8 @@ def over_tasks() -> Figure:
         if (c.regime, c.scenario, c.group.buffer) == ("online", "seq-cifar10", 500)
     }
     online["GCR, random rows"] = variants["seq-cifar10-online-gcr-k500-class-balanced"]
-    for name in ("GCR, random rows", "GCR", "DER++", "ER"):
+    online["GCR+"] = runs.read("gcr-plus")["seq-cifar10-online-gcr-plus-k500"]
+    for name in ("GCR+", "GCR, random rows", "GCR", "DER++", "ER"):
         _curve(right, name, online[name], first=[0, 1, 3, 4, 6], seen=[6250 * (stage + 1) / 1000 for stage in range(8)])
     right.set(title="S-CIFAR-10, online, K = 500, 15 seeds", xlabel="thousand examples seen")
     for axes in (left, right):

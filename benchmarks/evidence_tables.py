@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import evidence_other as other
+import evidence_plus as plus
 from evidence_runs import AT_TASK_ENDS, DATA, LEVEL, NAMES, Cell, Group, cells, difference, markdown, marked, read
 
 from gcr.analysis.statistics import significant_after_holm, verdict
@@ -165,19 +166,22 @@ def points() -> str:
 
 def figures() -> str:
     """The small table of the README."""
-    found = {(c.regime, c.scenario, c.method, c.group.buffer): c for c in cells("accuracy")}
-    random = {
-        ("online", "seq-cifar10", 500): read("online-variants")["seq-cifar10-online-gcr-k500-class-balanced"],
-        ("offline", "seq-cifar10", 500): read("offline-variants")["seq-cifar10-gcr-k500-class-balanced"],
-        ("offline", "seq-cifar100", 2000): read("offline-selection")["seq-cifar100-gcr-class-balanced-k2000"],
-    }
+    found = {(c.regime, c.scenario, c.group.buffer, c.method): c for c in cells("accuracy")}
+    ours = {plus.place_of(group): group for group in read("gcr-plus").values()}
     rows = []
-    for (regime, scenario, buffer), group in random.items():
+    for regime, scenario, buffer in (
+        ("online", "seq-cifar10", 500),
+        ("online", "seq-cifar100", 500),
+        ("offline", "seq-cifar10", 500),
+        ("offline", "seq-cifar100", 2000),
+    ):
         label = f"{DATA[scenario]}, {regime}, K = {buffer:,}"
         for method in ("der++", "gcr"):
-            cell = found[regime, scenario, method, buffer]
+            cell = found[regime, scenario, buffer, method]
             rows.append([label, NAMES[method], *_numbers(cell.group, f"{cell.paper:.2f}")])
-        rows.append([label, "GCR, random rows", *_numbers(group, "–")])
+        group = ours.get((scenario, regime, 1, buffer))
+        if group:
+            rows.append([label, NAMES["gcr+"], *_numbers(group, "–")])
     return markdown(["scenario", "method", "seeds", "accuracy", "paper", "any-time", "memory bytes"], rows)
 
 
@@ -244,4 +248,6 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "precision": ("docs/performance.md", other.precision),
     "corrupted": ("docs/appendix.md", other.corrupted),
     "faults": ("docs/faults.md", other.faults),
+    "gcr-plus": ("docs/choose.md", plus.targets),
+    "gcr-plus-cost": ("docs/choose.md", plus.cost),
 }

@@ -1,0 +1,63 @@
+"""Tables of ``gcr+`` for ``benchmarks/evidence.py``: its targets, and what it costs."""
+
+from __future__ import annotations
+
+import json
+
+from evidence_runs import DATA, ROOT, Group, cells, difference, markdown, read
+
+from gcr import paper
+
+# results/gcr-plus-registration.md: scenario, regime, steps a batch -> target by K
+TARGETS = {
+    ("seq-cifar10", "offline", 1): {200: 74, 500: 81, 2000: 87},
+    ("seq-cifar100", "offline", 1): {200: 45, 500: 54, 2000: 65},
+    ("seq-cifar10", "online", 1): {200: 57, 500: 66, 2000: 70},
+    ("seq-cifar10", "online", 2): {200: 64, 500: 71, 2000: 76},
+    ("seq-cifar100", "online", 1): {200: 20, 500: 26, 2000: 33},
+}
+Place = tuple[str, str, int, int]  # scenario, regime, steps a batch, K
+
+
+def place_of(group: Group) -> Place:
+    e = group.experiment
+    return e["scenario"], "online" if e["stream"]["online"] else "offline", e["training"]["repeats"], group.buffer
+
+
+def targets() -> str:
+    """`gcr+` at each target, next to GCR and DER++ as published, trained by us."""
+    ours = {place_of(group): group for group in read("gcr-plus").values()}
+    theirs = {(c.scenario, c.regime, 1, c.group.buffer, c.method): c for c in cells("accuracy")}
+    rows = []
+    for (scenario, regime, repeats), wanted in TARGETS.items():
+        for buffer, target in wanted.items():
+            place = scenario, regime, repeats, buffer
+            group, gcr, der = ours.get(place), theirs.get((*place, "gcr")), theirs.get((*place, "der++"))
+            name = f"{DATA[scenario]} {regime}" + (", two steps" if repeats == 2 else "")
+            found = f"{group.mean('accuracy')} ({len(group.results)})" if group else "not run"
+            minus = difference(group, gcr.group, "accuracy")[1] if group and gcr else "–"
+            others = [str(cell.ours) if cell else "–" for cell in (gcr, der)]
+            (cell,) = paper.find(f"{regime}-accuracy", scenario=scenario, protocol="class-il", metric="accuracy",
+                                 method="gcr", buffer=buffer)  # fmt: skip
+            rows.append([name, f"{buffer:,}", found, str(target), minus, *others, f"{cell.mean:.2f}"])
+    return markdown(["scenario", "K", "GCR+ (seeds)", "target", "minus GCR", "GCR", "DER++", "paper's GCR"], rows)
+
+
+def cost() -> str:
+    """Milliseconds a step, and bytes of memory with K = 500 on S-CIFAR-10."""
+    steps = json.loads((ROOT / "results" / "step-cuda-gcr-plus.json").read_text())["rows"]
+    ms = {(row["method"], row["pack"]): row["ms"] for row in steps}
+    held = {c.method: c.group.memory_bytes for c in cells("accuracy") if (c.scenario, c.group.buffer, c.regime) ==
+            ("seq-cifar10", 500, "online")}  # fmt: skip
+    (plus,) = (g for g in read("gcr-plus").values() if place_of(g) == ("seq-cifar10", "online", 1, 500))
+    examples = held["der++"] + 4 * 500  # a priority for each
+    rows = []
+    for method, name, kept, copies in (
+        ("der++", "DER++", held["der++"], 0),
+        ("gcr", "GCR", held["gcr"], 0),
+        ("gcr+", "GCR+", examples, plus.memory_bytes - examples),
+    ):
+        times = [f"{ms[method, pack]:.2f}" for pack in (1, 8)]
+        rows.append([name, *times, f"{ms[method, 8] / ms['gcr', 8]:.2f}", f"{kept:,}", f"{copies:,}"])
+    head = ["method", "ms a step, alone", "pack of 8", "of GCR's", "bytes of examples and logits", "of network copies"]
+    return markdown(head, rows)
