@@ -16,7 +16,7 @@ from torch import Tensor
 from gcr.augment.strong import STRONG_DRAWS, colour_jitter, grey, resized_crop
 from gcr.augment.weak import WEAK_DRAWS, shift_and_flip
 
-DRAWS = {"weak": WEAK_DRAWS, "mild": STRONG_DRAWS, "strong": STRONG_DRAWS}  # uniforms an image needs for each kind of view
+DRAWS = {"weak": WEAK_DRAWS, "mild": STRONG_DRAWS, "strong": STRONG_DRAWS}  # uniforms that a view of an image needs
 MEASURED_AT_ONCE = 4096  # images
 
 
