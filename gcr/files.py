@@ -216,6 +216,15 @@ def read_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def digest_of(values: Mapping[str, Any]) -> str:
+    """SHA-256 of the values of a JSON object, in their order; the text may be laid out in any way."""
+    return sha256(json.dumps(dict(values), separators=_separators(None)).encode())
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _separators(indent: int | None) -> tuple[str, str]:
     return (",", ":") if indent is None else (",", ": ")
 
@@ -290,10 +299,11 @@ def _digest(content: bytes, place: re.Match[bytes]) -> bytes:
     zeros = b"0" * KINDS[place[1]]
     if place[1] == b"crc32":
         return b"%08x" % zlib.crc32(after, zlib.crc32(zeros, zlib.crc32(before)))
-    return hashlib.sha256(b"".join((before, zeros, after))).hexdigest().encode()
+    return sha256(b"".join((before, zeros, after))).encode()
 
 
 unchecked: list[str] = []  # files without a digest that this command has read
+linked_to_none: list[str] = []  # files of an older gcr that do not say what belongs to them; those have their digest
 
 
 def _notice_unchecked(file: str | Path) -> None:
