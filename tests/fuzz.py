@@ -98,7 +98,7 @@ def main() -> int:
         counts, findings = in_process(name, given.seed, given.seconds)
         print(f"{name}: {sum(counts.values())} files, {counts}, {len(findings)} findings", flush=True)
         for finding in findings[:20]:
-            number, _, what = finding.partition(": ")
+            number, _, what = finding.encode(errors="backslashreplace").decode().partition(": ")
             print(f"  {what}\n  again: tests/fuzz.py --reader {name} --seed {given.seed} --case {number}", flush=True)
         found += len(findings)
     return 1 if found else 0

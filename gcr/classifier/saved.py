@@ -13,10 +13,9 @@ from torch import Tensor
 from gcr.classifier.examples import Form
 from gcr.learner.engine import AT_ONCE
 from gcr.learner.learner import Learner
-from gcr.learner.saving import MISFITS, brief_of
 from gcr.learner.state_folder import StateFolder
 from gcr.models import build
-from gcr.settings import BadInput
+from gcr.settings import MISFITS, BadInput, brief_of
 
 HELD_OUT = "heldout."
 SMALL_NETS = ("convnet", "mlp")
