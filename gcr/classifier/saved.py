@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -135,13 +135,48 @@ def _from_state(
         precision="auto",
     )
     names = [str(name) for name in learner.classes]
+    held_out, numbers = tensors[HELD_OUT + "examples"], tensors[HELD_OUT + "labels"].tolist()
+    if held_out.shape != (len(numbers), *form.shape) or not all(n in range(len(names)) for n in numbers):
+        raise BadInput(f"held-out examples in {folder.path} do not fit the classifier; use the gcr that made it")
+    if type(of["memory"]) is not int or of["memory"] < 0:
+        raise BadInput(f"memory in {folder.path} must be a whole number >= 0, got {of['memory']!r:.40}")
+    _check_history(folder, of["history"])
     return Classifier(
         folder,
         form,
         of["net"],
         learner,
         of["memory"],
-        tensors[HELD_OUT + "examples"],
-        [names[number] for number in tensors[HELD_OUT + "labels"].tolist()],
+        held_out,
+        [names[number] for number in numbers],
         of["history"],
     )
+
+
+def _check_history(folder: StateFolder, history: Any) -> None:
+    """What the page of ``gcr inspect`` shows of each update."""
+    for number, update in enumerate(history if isinstance(history, list) else [history], 1):
+        for name, is_right in HISTORY.items():
+            if not isinstance(update, dict) or name not in update or not is_right(update[name]):
+                raise BadInput(f"update {number} in {folder.path} lacks {name}, or it is odd; use the gcr that made it")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < 1e15
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and value <= 1
+
+
+HISTORY: dict[str, Callable[[Any], bool]] = {
+    "date": lambda value: isinstance(value, str),
+    "source": lambda value: isinstance(value, str),
+    "new_classes": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    "examples": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+    "accuracy": lambda value: isinstance(value, dict) and all(map(_is_share, value.values())),
+    "old_before": lambda value: value is None or _is_share(value),
+    "old_after": lambda value: value is None or _is_share(value),
+    "epochs": _is_number,
+    "seconds": _is_number,
+}

@@ -207,6 +207,8 @@ def _optimizer_of(name: str, group: dict[str, Any]) -> Optimizer:
     if "betas" in group:
         group["betas"] = tuple(group["betas"])
     taken = inspect.signature(kind).parameters
+    if missing := taken.keys() - group.keys():
+        raise BadInput(f"optimizer lacks {min(missing)}")
     for key, value in group.items():
         default = taken[key].default if key in taken else None
         if (isinstance(default, bool) or key in ("foreach", "fused")) and not isinstance(value, bool | None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -98,6 +99,8 @@ def _check_remembered(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
         shape = parameters[int(number)].shape
         numbers = [n for n in range(len(parameters)) if f"{n}.{name}" in tensors]
         single = all(tensors[f"{n}.{name}"].numel() == 1 for n in numbers)  # as a count of steps
+        if known and not (tensor.is_floating_point() and (not single or 0 <= float(tensor) < math.inf)):
+            raise ValueError(f"{key} must be {'a number >= 0' if single else 'floats'}")
         if known and not single and not _spreads(tensor.shape, shape):
             raise ValueError(f"{key} is of shape {tuple(tensor.shape)}, its parameter of {tuple(shape)}")
         names.setdefault(int(number), set()).add(name)
