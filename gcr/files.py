@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from gcr.settings import BadInput
+from gcr.settings import BadInput, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -189,7 +189,8 @@ def parse_json(content: bytes, file: str | Path) -> dict[str, Any]:
     try:
         values = load_json(content)
     except ValueError as error:
-        raise Damaged(file, f"no JSON ({error})") from None
+        why = "a number with too many digits" if "digits" in str(error) else error  # as Python refuses
+        raise Damaged(file, f"no JSON ({why})") from None
     if not isinstance(values, dict):
         raise Damaged(file, f"must be a JSON object, got {type(values).__name__}")
     if (values.pop(KEY, None) is not None) != has_digest:
@@ -309,5 +310,6 @@ linked_to_none: list[str] = []  # files of an older gcr that do not say what bel
 def _notice_unchecked(file: str | Path) -> None:
     """Once in a command."""
     if not unchecked:
-        log.warning("%s carries no digest, being of an older gcr; it and others like it are read unchecked", file)
+        name = printable(str(file))
+        log.warning("%s carries no digest, being of an older gcr; it and others like it are read unchecked", name)
     unchecked.append(str(file))

@@ -41,6 +41,10 @@ class BadInput(ValueError):
         super().__init__(printable(short))
 
 
+class Misfit(BadInput):
+    """A value in a file that is whole and yet not right. The reader adds the file and the remedy."""
+
+
 _LONG_WORD = re.compile(rf"[^\s/\\]{{{LONGEST_WORD},}}")
 
 
@@ -56,8 +60,9 @@ def printable(text: str) -> str:
 
 
 def brief_of(error: Exception) -> str:
-    """One line of bounded length."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    """One line of bounded length, with the kind of an error that is not ours."""
+    kind = "" if isinstance(error, BadInput) else f"{type(error).__name__}: "
+    return f"{kind}{' '.join(str(error).split())[:200]}"
 
 
 def setting(

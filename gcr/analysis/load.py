@@ -18,7 +18,7 @@ from gcr.experiments.experiment import Experiment
 from gcr.files import brief
 from gcr.runs.folder import TRIALS, RunFolder, check_together, diverged_runs, finished_runs
 from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
-from gcr.settings import BadInput, unknown
+from gcr.settings import BadInput, brief_of, unknown
 
 StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
 
@@ -243,7 +243,7 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
             check_result(result)
             check_together(values, result)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            why = brief(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+            why = brief(error) if isinstance(error, BadInput) else brief_of(error)
             unreadable.append(Unreadable(run.path, why))
             continue
         groups.setdefault((run.path.parent, number), []).append((run, experiment, result))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gcr.augment.strong import STRONG_DRAWS, colour_jitter, grey, resized_crop
 from gcr.augment.weak import WEAK_DRAWS, shift_and_flip
-from gcr.settings import BadInput
+from gcr.settings import Misfit
 
 DRAWS = {"weak": WEAK_DRAWS, "strong": STRONG_DRAWS}  # uniforms an image needs for each kind of view
 MEASURED_AT_ONCE = 4096  # images
@@ -59,13 +59,13 @@ class Views:
     def from_json(cls, values: Any) -> Self:
         """The opposite of ``asdict``, with lists for tuples. An error names the field that is none."""
         if not isinstance(values, dict) or not {"mean", "std"} <= values.keys():
-            raise BadInput("views must have mean and std")
+            raise Misfit("views must have mean and std")
         for name, value in values.items():
             like = {"mean": (0.0,), "std": (1.0,)}.get(name) or getattr(cls, name, None)
             if not _is_like(value, like) or (name == "std" and not all(one > 0 for one in value)):
-                raise BadInput(f"views.{name} must be {_rule(name, like)}, got {value!r:.40}")
+                raise Misfit(f"views.{name} must be {_rule(name, like)}, got {value!r:.40}")
         if len(values["mean"]) != len(values["std"]):
-            raise BadInput("views.mean and views.std must be of one length")
+            raise Misfit("views.mean and views.std must be of one length")
         given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         return cls(**given)
 

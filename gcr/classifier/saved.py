@@ -15,7 +15,7 @@ from gcr.learner.engine import AT_ONCE
 from gcr.learner.learner import Learner
 from gcr.learner.state_folder import StateFolder
 from gcr.models import build
-from gcr.settings import MISFITS, BadInput, brief_of
+from gcr.settings import MISFITS, BadInput, Misfit, brief_of
 
 HELD_OUT = "heldout."
 SMALL_NETS = ("convnet", "mlp")
@@ -113,9 +113,9 @@ def load(folder: StateFolder, device: str = "cpu") -> Classifier:
         )
     try:
         return _from_state(folder, about, tensors, device)
-    except BadInput:
-        raise
     except MISFITS as error:
+        if isinstance(error, BadInput) and not isinstance(error, Misfit):
+            raise
         raise BadInput(
             f"{folder.path} cannot be read by this gcr ({brief_of(error)}); use the gcr that made it, or begin anew"
         ) from None
@@ -137,10 +137,10 @@ def _from_state(
     names = [str(name) for name in learner.classes]
     held_out, numbers = tensors[HELD_OUT + "examples"], tensors[HELD_OUT + "labels"].tolist()
     if held_out.shape != (len(numbers), *form.shape) or not all(n in range(len(names)) for n in numbers):
-        raise BadInput(f"held-out examples in {folder.path} do not fit the classifier; use the gcr that made it")
+        raise Misfit("held-out examples do not fit the classifier")
     if type(of["memory"]) is not int or of["memory"] < 0:
-        raise BadInput(f"memory in {folder.path} must be a whole number >= 0, got {of['memory']!r:.40}")
-    _check_history(folder, of["history"])
+        raise Misfit(f"memory must be a whole number >= 0, got {of['memory']!r:.40}")
+    _check_history(of["history"])
     return Classifier(
         folder,
         form,
@@ -153,12 +153,12 @@ def _from_state(
     )
 
 
-def _check_history(folder: StateFolder, history: Any) -> None:
+def _check_history(history: Any) -> None:
     """What the page of ``gcr inspect`` shows of each update."""
     for number, update in enumerate(history if isinstance(history, list) else [history], 1):
         for name, is_right in HISTORY.items():
             if not isinstance(update, dict) or name not in update or not is_right(update[name]):
-                raise BadInput(f"update {number} in {folder.path} lacks {name}, or it is odd; use the gcr that made it")
+                raise Misfit(f"update {number} of its history lacks {name}, or it is of another kind")
 
 
 def _is_number(value: Any) -> bool:

@@ -22,7 +22,7 @@ from gcr.learner.state_folder import StateFolder
 from gcr.memory import Policy
 from gcr.memory.buffer_state import check_held
 from gcr.methods import METHODS
-from gcr.settings import MISFITS, BadInput, brief_of, from_mapping, to_mapping
+from gcr.settings import MISFITS, BadInput, Misfit, brief_of, from_mapping, to_mapping
 from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, restore_optimizer
 from gcr.training.sgd import Sgd
 
@@ -71,9 +71,9 @@ def load(kind: type[L], path: str | Path, net: nn.Module, version: int | None, g
         raise BadInput(f"{path} is not the state of a learner; give a folder that learner.save wrote")
     try:
         return from_state(kind, about["learner"], tensors, net, given)
-    except BadInput:
-        raise
     except MISFITS as error:
+        if isinstance(error, BadInput) and not isinstance(error, Misfit):
+            raise  # of what was given
         raise BadInput(
             f"{path} cannot be read by this gcr ({brief_of(error)}); load it with the gcr that made it"
         ) from None
@@ -208,13 +208,13 @@ def _optimizer_of(name: str, group: dict[str, Any]) -> Optimizer:
         group["betas"] = tuple(group["betas"])
     taken = inspect.signature(kind).parameters
     if missing := taken.keys() - group.keys():
-        raise BadInput(f"optimizer lacks {min(missing)}")
+        raise Misfit(f"optimizer lacks {min(missing)}")
     for key, value in group.items():
         default = taken[key].default if key in taken else None
         if (isinstance(default, bool) or key in ("foreach", "fused")) and not isinstance(value, bool | None):
-            raise BadInput(f"optimizer.{key} must be true or false, got {value!r:.40}")
+            raise Misfit(f"optimizer.{key} must be true or false, got {value!r:.40}")
     if group.get("capturable") or group.get("differentiable"):
-        raise BadInput("optimizer.capturable and optimizer.differentiable must be false in a saved state")
+        raise Misfit("optimizer.capturable and optimizer.differentiable must be false in a saved state")
     optimizer: Optimizer = kind(**{key: value for key, value in group.items() if key in taken})
     return optimizer
 

@@ -114,13 +114,12 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
         if len(views.mean) != shape[0]:
             raise BadInput(f"views.mean must have {shape[0]} numbers, one for each channel")
     except MISFITS as error:
-        why = str(error) if isinstance(error, BadInput) else brief_of(error)
-        raise BadInput(f"{file} does not fit this gcr ({why:.200}); load it with the gcr that made it") from None
+        raise BadInput(f"{file} does not fit this gcr ({brief_of(error)}); load it with the gcr that made it") from None
+    columns = run.memory()
     try:
-        memory = _buffer(run.memory(), shape, about)
+        memory = _buffer(columns, shape, about)
     except MISFITS as error:
-        why = str(error) if isinstance(error, BadInput) else brief_of(error)
-        raise BadInput(f"{run.path / MEMORY_FILE} does not fit the run ({why:.200}); move it away") from None
+        raise BadInput(f"{run.path / MEMORY_FILE} does not fit the run ({brief_of(error)}); move it away") from None
     for other in (file, run.path / MEMORY_FILE):
         if why := wrong_file(other, result):
             raise BadInput(f"{other} is not that of the run ({why}); put it back, or train the run again")
