@@ -244,4 +244,5 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "precision": ("docs/performance.md", other.precision),
     "corrupted": ("docs/appendix.md", other.corrupted),
     "faults": ("docs/faults.md", other.faults),
+    "fuzz": ("docs/faults.md", other.fuzz),
 }

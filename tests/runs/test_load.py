@@ -202,7 +202,7 @@ def test_a_memory_without_a_column_or_with_another(copied, name):
     _, columns = read_tensors(file)
     for changed in ({}, {name: columns[name][:3]}, {name: columns[name].to(torch.float64)}):
         file.write_bytes(tensor_bytes({key: column for key, column in columns.items() if key != name} | changed))
-        with pytest.raises(BadInput, match="is missing or of another shape|image or label is missing") as error:
+        with pytest.raises(BadInput, match=r"is missing or of another shape|image or label is missing") as error:
             load_run(copied)
         assert str(error.value).startswith(f"{file} does not fit the run (")
     file.write_bytes(tensor_bytes(columns | {"label": columns["label"] + 99}))
