@@ -87,8 +87,8 @@ def restore_optimizer(optimizer: AnyOptimizer, tensors: Mapping[str, Tensor]) ->
 
 
 def _check_remembered(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Of torch's own optimizers, each parameter has tensors of its shape or one that spreads to it, of the names that
-    others with as many dimensions have."""
+    """Of torch's own optimizers, each parameter has tensors of its shape, of the names that others with as many
+    dimensions have."""
     parameters: list[Tensor] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     known = type(optimizer) is getattr(torch.optim, type(optimizer).__name__, None)
     names: dict[int, set[str]] = {}
@@ -101,15 +101,11 @@ def _check_remembered(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
         single = all(tensors[f"{n}.{name}"].numel() == 1 for n in numbers)  # as a count of steps
         if known and not (tensor.is_floating_point() and (not single or 0 <= float(tensor) < math.inf)):
             raise ValueError(f"{key} must be {'a number >= 0' if single else 'floats'}")
-        if known and not single and not _spreads(tensor.shape, shape):
+        factored = name in ("row_var", "col_var")  # of Adafactor
+        if known and not single and not factored and tensor.shape != shape:
             raise ValueError(f"{key} is of shape {tuple(tensor.shape)}, its parameter of {tuple(shape)}")
         names.setdefault(int(number), set()).add(name)
     for one, held in names.items():
         alike = [names[n] for n in names if (parameters[n].dim() > 1) == (parameters[one].dim() > 1)]
         if known and (lacking := set[str]().union(*alike) - held):
             raise ValueError(f"{one}.{min(lacking)} is missing")
-
-
-def _spreads(shape: torch.Size, to: torch.Size) -> bool:
-    sides = zip(shape, to, strict=False)
-    return len(shape) == len(to) and all(side in (1, own) for side, own in sides)
