@@ -36,7 +36,7 @@ faults: setup
 SECONDS ?= 600
 SEED ?= 0
 fuzz: setup
-	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $(SEED) --json results/fuzz.json
 
 bench: setup
 	$(BIN)/python benchmarks/selection.py

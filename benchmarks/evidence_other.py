@@ -240,3 +240,10 @@ def faults() -> str:
     ]
     head = ["attack", "tried", "lost", "wrong number", "left behind", "no message", "tracebacks", "hangs"]
     return markdown(head, rows)
+
+
+def fuzz() -> str:
+    """What ``make fuzz`` found."""
+    head = ["reader", "seconds", "tried", "refused", "read", "findings", "longest case, s", "most memory, MiB"]
+    keys = ("seconds", "tried", "refused", "read", "findings", "longest_seconds", "most_mib")
+    return markdown(head, [[name, *(f"{one[key]:,g}" for key in keys)] for name, one in _json("fuzz").items()])

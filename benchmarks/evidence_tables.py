@@ -250,4 +250,5 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "faults": ("docs/faults.md", other.faults),
     "gcr-plus": ("docs/choose.md", plus.targets),
     "gcr-plus-cost": ("docs/choose.md", plus.cost),
+    "fuzz": ("docs/faults.md", other.fuzz),
 }

@@ -1,5 +1,6 @@
 """``python -m gcr``: the command line, from an installation or a bare checkout."""
 
+import codecs
 import gc
 import io
 import os
@@ -12,7 +13,7 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 50)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what a locale's encoding lacks, as "±" in C, becomes "?"
+            stream.reconfigure(errors="replace")
     try:
         try:
             import rich  # noqa: F401
@@ -21,7 +22,12 @@ def main() -> None:
             print(f"error: the command line needs {missing.name}: pip install typer rich", file=sys.stderr)
             sys.exit(2)
         from gcr.cli import main as cli
+        from gcr.cli.console import spelled
 
+        codecs.register_error("spelled", spelled)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="spelled")
         sys.exit(cli.run_cli())
     except OSError as error:
         if error.filename is not None:

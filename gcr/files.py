@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from gcr.settings import BadInput
+from gcr.settings import BadInput, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -189,7 +189,8 @@ def parse_json(content: bytes, file: str | Path) -> dict[str, Any]:
     try:
         values = load_json(content)
     except ValueError as error:
-        raise Damaged(file, f"no JSON ({error})") from None
+        why = "a number with too many digits" if "digits" in str(error) else error  # as Python refuses
+        raise Damaged(file, f"no JSON ({why})") from None
     if not isinstance(values, dict):
         raise Damaged(file, f"must be a JSON object, got {type(values).__name__}")
     if (values.pop(KEY, None) is not None) != has_digest:
@@ -214,6 +215,15 @@ def read_file(path: Path) -> bytes:
     if not stat.S_ISREG(path.stat().st_mode):
         raise Damaged(path, "not a regular file")
     return path.read_bytes()
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """SHA-256 of the values of a JSON object, in their order; the text may be laid out in any way."""
+    return sha256(json.dumps(dict(values), separators=_separators(None)).encode())
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _separators(indent: int | None) -> tuple[str, str]:
@@ -290,14 +300,16 @@ def _digest(content: bytes, place: re.Match[bytes]) -> bytes:
     zeros = b"0" * KINDS[place[1]]
     if place[1] == b"crc32":
         return b"%08x" % zlib.crc32(after, zlib.crc32(zeros, zlib.crc32(before)))
-    return hashlib.sha256(b"".join((before, zeros, after))).hexdigest().encode()
+    return sha256(b"".join((before, zeros, after))).encode()
 
 
 unchecked: list[str] = []  # files without a digest that this command has read
+linked_to_none: list[str] = []  # files of an older gcr that do not say what belongs to them; those have their digest
 
 
 def _notice_unchecked(file: str | Path) -> None:
     """Once in a command."""
     if not unchecked:
-        log.warning("%s carries no digest, being of an older gcr; it and others like it are read unchecked", file)
+        name = printable(str(file))
+        log.warning("%s carries no digest, being of an older gcr; it and others like it are read unchecked", name)
     unchecked.append(str(file))

@@ -16,13 +16,53 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
+LONGEST_WORD = 300  # characters of a message; the names of files are shorter
+# What values of another kind or size lead to, in a file that is whole but was not written by this gcr.
+MISFITS = (
+    *(LookupError, TypeError, ValueError, AttributeError, RuntimeError),
+    *(ArithmeticError, AssertionError, MemoryError),
+)
+
 
 class BadInput(ValueError):
-    """Something the user can fix: the message names the field, the rule, the value and the remedy."""
+    """Something the user can fix: the message names the field, the rule, the value and the remedy.
+
+    >>> BadInput(f"steps must be <= 9, got {10**400}")
+    BadInput('steps must be <= 9, got 100000000000000000000000000000… (401 characters)')
+    """
+
+    def __init__(self, message: str) -> None:
+        short = _LONG_WORD.sub(lambda word: f"{word[0][:30]}… ({len(word[0])} characters)", message)
+        super().__init__(printable(short))
+
+
+class Misfit(BadInput):
+    """A value in a file that is whole and yet not right. The reader adds the file and the remedy."""
+
+
+_LONG_WORD = re.compile(rf"[^\s/\\]{{{LONGEST_WORD},}}")
+
+
+def printable(text: str) -> str:
+    """With escapes for what a terminal would obey, reorder or refuse: control characters, lone surrogates.
+
+    >>> print(printable("bees\\x1b[31m, ants"))
+    bees\\x1b[31m, ants
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def brief_of(error: Exception) -> str:
+    """One line of bounded length, with the kind of an error that is not ours."""
+    kind = "" if isinstance(error, BadInput) else f"{type(error).__name__}: "
+    return f"{kind}{' '.join(str(error).split())[:200]}"
 
 
 def setting(

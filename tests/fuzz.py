@@ -31,9 +31,13 @@ class TooSlow(Exception):
     pass
 
 
-def fuzz(name: str, seed: int, seconds: float, only: int | None, progress: Path) -> tuple[dict[str, int], list[str]]:
-    """Cases of one reader for some seconds: counts of answers, and the findings."""
-    reader, counts, findings = READERS[name], {"refused": 0, "read": 0}, []
+Counts = dict[str, float]
+
+
+def fuzz(name: str, seed: int, seconds: float, only: int | None, progress: Path) -> tuple[Counts, list[str]]:
+    """Cases of one reader for some seconds: counts of answers, the longest case and the most memory; the findings."""
+    reader, findings = READERS[name], []
+    counts: Counts = {"refused": 0, "read": 0, "longest_seconds": 0.0, "most_mib": 0}
     files, end, number = reader.files(), time.monotonic() + seconds, only or 0
 
     def too_slow(*_: object) -> None:
@@ -43,6 +47,7 @@ def fuzz(name: str, seed: int, seconds: float, only: int | None, progress: Path)
     while time.monotonic() < end:
         progress.write_text(json.dumps([number, counts]))
         with scratch() as folder:
+            began = time.process_time()
             try:
                 signal.setitimer(signal.ITIMER_PROF, SECONDS)
                 counts[attack(reader, files, folder, random.Random(f"{seed} {name} {number}"))] += 1
@@ -56,13 +61,15 @@ def fuzz(name: str, seed: int, seconds: float, only: int | None, progress: Path)
                     raise
             finally:
                 signal.setitimer(signal.ITIMER_PROF, 0)
+        counts["longest_seconds"] = max(counts["longest_seconds"], round(time.process_time() - began, 2))
+        counts["most_mib"] = most_memory() >> 20
         number += 1
         if only is not None:
             break
     return counts, findings
 
 
-def in_process(name: str, seed: int, seconds: float) -> tuple[dict[str, int], list[str]]:
+def in_process(name: str, seed: int, seconds: float) -> tuple[Counts, list[str]]:
     """In a process of its own, whose end is a finding as well."""
     with scratch() as folder:
         progress, answer = folder / "progress", folder / "answer"
@@ -88,6 +95,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600, help="for each reader")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="one case alone, with its traceback")
+    parser.add_argument("--json", type=Path, help="file to write the counts to, next to those of other readers there")
     given = parser.parse_args()
     found = 0
     for name in given.reader or READERS:
@@ -96,9 +104,15 @@ def main() -> int:
                 fuzz(name, given.seed, given.seconds, given.case, folder / "progress")
             continue
         counts, findings = in_process(name, given.seed, given.seconds)
-        print(f"{name}: {sum(counts.values())} files, {counts}, {len(findings)} findings", flush=True)
+        tried = int(counts.get("refused", 0) + counts.get("read", 0)) + len(findings)
+        print(f"{name}: {tried} files, {counts}, {len(findings)} findings", flush=True)
+        if given.json:
+            rows = json.loads(given.json.read_text()) if given.json.exists() else {}
+            rows[name] = {"seconds": given.seconds, "tried": tried} | counts | {"findings": len(findings)}
+            ordered = {reader: rows[reader] for reader in READERS if reader in rows}
+            given.json.write_text(json.dumps(ordered, indent=2) + "\n")
         for finding in findings[:20]:
-            number, _, what = finding.partition(": ")
+            number, _, what = finding.encode(errors="backslashreplace").decode().partition(": ")
             print(f"  {what}\n  again: tests/fuzz.py --reader {name} --seed {given.seed} --case {number}", flush=True)
         found += len(findings)
     return 1 if found else 0

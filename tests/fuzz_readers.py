@@ -15,30 +15,47 @@ from pathlib import Path
 from typing import Any
 
 import made_data as made
+import made_learners
 import made_runs
+import named
 import numpy as np
 import pyarrow as pa
 import torch
+from conftest import make_scenario
+from fuzz_values import write_odd
 from PIL import Image
 from pyarrow import parquet as pq
 from safetensors.torch import save
 
 from gcr.analysis.load import runs_at
+from gcr.analysis.verify import verify
+from gcr.classifier import page, saved
 from gcr.classifier.examples import first_form, read_examples
+from gcr.classifier.predict import predict
 from gcr.classifier.sources import find_labelled
+from gcr.classifier.update import New, UpdateSettings, update
 from gcr.data.archive import open_tree
 from gcr.data.check import check_set
 from gcr.data.importers import FORMATS
 from gcr.data.importing import import_set
 from gcr.data.source import Wanted, check_source
+from gcr.experiments.experiment import compose
 from gcr.files import parse_json, parse_tensors
+from gcr.learner import Learner
 from gcr.learner.state_folder import StateFolder
+from gcr.memory import Policy
+from gcr.methods import Gcr
 from gcr.paper.grid_search import read_grid
 from gcr.report.build import render
 from gcr.report.unfinished import unfinished_runs
+from gcr.runs.folder import RunFolder
+from gcr.runs.job import Execution, Job, run_job
+from gcr.runs.load import load_run
 from gcr.runs.model_file import SavedModel, read_model
 from gcr.runs.packed import packed_bytes
+from gcr.select import GradApprox
 from gcr.settings import BadInput
+from gcr.training import Checkpoints, Diverged, How, Run
 
 Files = dict[str, bytes]
 
@@ -49,6 +66,7 @@ class Reader:
     read: Callable[[Path], Any]  # all that is in the folder they were written to
     damaged: Callable[[str], bool] = lambda name: True  # which of them are changed
     pack: Callable[[str, bytes], bytes] = lambda name, content: content  # after they were changed
+    odd: bool = False  # whether values are changed, and digests made again, rather than bytes
 
 
 def tree_at(path: Path) -> None:
@@ -91,15 +109,18 @@ def runs_files() -> Files:
         more = {"memory": True, "selections": [made_runs.SELECTION]}
         made_runs.put_run(folder, made_runs.experiment_of("gcr"), made_runs.square(50.0), **more)
         made_runs.put_unfinished(folder, made_runs.experiment_of("er"))
-        return without_digests({str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()})
+        return in_files(folder)
 
 
 def packed_files() -> Files:
     with scratch() as folder:
         run = made_runs.put_run(folder, made_runs.experiment_of("gcr"), made_runs.square(50.0))
         values = {"experiment": run.experiment_values(), "result": run.result()}
-        packed = gzip.decompress(packed_bytes([("a/seed-0", values), ("b/seed-0", values)]))
-        return without_digests({"x.jsonl.gz": packed})
+        return {"x.jsonl.gz": packed_bytes([("a/seed-0", values), ("b/seed-0", values)])}
+
+
+def old_packed_files() -> Files:
+    return without_digests({name: gzip.decompress(content) for name, content in packed_files().items()})
 
 
 def without_digests(files: Files) -> Files:
@@ -111,8 +132,17 @@ def without_digests(files: Files) -> Files:
             plain[name] = save(tensors, {"gcr": json.dumps(about)})
         else:
             parts = content.splitlines(keepends=True) if ".jsonl" in name else [content]
-            plain[name] = b"".join(json.dumps(parse_json(part, name)).encode() + b"\n" for part in parts)
+            values = [_without_links(parse_json(part, name)) for part in parts]
+            plain[name] = b"".join(json.dumps(each).encode() + b"\n" for each in values)
     return plain
+
+
+def _without_links(values: dict[str, Any]) -> dict[str, Any]:
+    """A result, a line of a packed file or its header, without what it says of others."""
+    if isinstance(values.get("result"), dict):
+        return values | {"result": _without_links(values["result"])}
+    links = {"files", "sha256", "runs"} | ({"experiment"} if "class_il" in values else set())
+    return {key: value for key, value in values.items() if key not in links}
 
 
 def gzipped(name: str, content: bytes) -> bytes:
@@ -180,7 +210,7 @@ def csv_files() -> Files:
 def state_files() -> Files:
     with scratch() as folder:
         StateFolder(folder / "state").write({"classes": ["a", "b"]}, {"weight": torch.arange(12.0)})
-        return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+        return in_files(folder)
 
 
 def model_files() -> Files:
@@ -213,6 +243,97 @@ def data_root(folder: Path):
             os.environ["GCR_DATA"] = before
 
 
+def in_files(folder: Path) -> Files:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def trained_files() -> Files:
+    """A run whose method predicts with tensors of its own."""
+    experiment = compose("seq-digits", "icarl", overrides={"epochs": 1, "batch": 64, "model": "mlp", "buffer": 10})
+    with scratch() as folder:
+        events: list[Any] = []
+        run_job(0, Job(experiment, RunFolder(folder / "runs/a/seed-0")), Execution("cpu"), events.append)
+        assert events[-1].accuracy is not None, events[-1]
+        return in_files(folder)
+
+
+def trained_run(folder: Path) -> None:
+    """Loaded, asked for predictions and memory, and checked by ``gcr verify``."""
+    list(verify(folder))
+    run = load_run(folder / "runs/a/seed-0")
+    images = torch.zeros((2, *run.image_shape), dtype=torch.uint8 if run.pixels == "uint8" else torch.float32)
+    assert run.scores(images).shape == (2, len(run.class_names))
+    run.features(images)
+    if run.memory is not None and len(run.memory):
+        assert len(run.memory.images) == len(run.memory.labels)
+        run.memory.sample(3)
+
+
+def resumed_run(folder: Path) -> Run:
+    scenario, policy = make_scenario(), Policy(buffer=12, selector=GradApprox())
+    training = named.Training(epochs=2, batch=8)
+    net, _ = named.objects(scenario, "mlp", training, 0)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    checkpoints = Checkpoints(folder, {"seed": 0})
+    return Run(scenario, net, optimizer, Gcr(), policy, 0, training, How(), checkpoints=checkpoints)
+
+
+def checkpoint_files() -> Files:
+    with scratch() as folder:
+        run = resumed_run(folder)
+        for _ in run.advance():
+            if run.state.steps == 10:  # an epoch is 3 steps, a task 2 epochs
+                break
+        return in_files(folder)
+
+
+def continued(folder: Path) -> None:
+    """From the checkpoint to the end. A remark is a refusal."""
+    run = resumed_run(folder)
+    if run.remarks:
+        assert len(run.remarks) == 1 or "starting from the beginning" in run.remarks[-1]
+        raise BadInput(run.remarks[0])
+    for _ in run.advance():
+        pass
+    run.outcome()
+
+
+def learner_files() -> Files:
+    learner = Learner(made_learners.mlp(), 12, optimizer=made_learners.quick)
+    learner.fit(*made_learners.blobs([made_learners.A, made_learners.B], n=8), epochs=1)
+    with scratch() as folder:
+        learner.save(folder / "state")
+        return in_files(folder)
+
+
+def loaded_learner(folder: Path) -> None:
+    """Predicts, and learns one more class."""
+    learner = Learner.load(folder / "state", made_learners.mlp())
+    x, y = made_learners.blobs([made_learners.B, made_learners.C], n=4)
+    learner.predict(x)
+    learner.observe(x, y)
+    learner.end_task()
+
+
+def classifier_files() -> Files:
+    with scratch() as folder:
+        rows = [f"{'ab'[n % 2]},{n % 2}.{n},{n}" for n in range(24)]
+        (folder / "rows.csv").write_text("\n".join(["label,x,y", *rows]) + "\n")
+        settings = UpdateSettings(memory=20, epochs=1, limit=100, holdout=0.2, seed=0)
+        state = StateFolder(folder / "state")
+        with state.lock():
+            update(state, New(folder / "rows.csv"), settings, "cpu", quiet, quiet)
+        return in_files(folder)
+
+
+def predicted(folder: Path) -> None:
+    """``gcr predict`` and ``gcr inspect``."""
+    classifier = saved.load(StateFolder(folder / "state"))
+    predict(classifier, [folder / "rows.csv"], say=quiet)
+    page.render(classifier, 1)
+
+
+LONGEST = 2000  # characters of a message; paths may be long
 CIFAR = made.examples(1, 10, (3, 32, 32)), made.examples(1, 10, (3, 32, 32), seed=1)
 DIGITS = made.examples(3, 10, (1, 28, 28)), made.examples(1, 10, (1, 28, 28), seed=1)
 LIKE_TINY = made.wanted("tinyimagenet", 4, 2, n_classes=3, class_ids=made.TINY_IDS)
@@ -234,12 +355,19 @@ READERS = {
     "parquet": Reader(parquet_files, data_set(Wanted("birds", None))),
     "table": Reader(table_files, examples_in),
     "csv": Reader(csv_files, examples_in),
-    "runs": Reader(runs_files, run_folder),
-    "packed": Reader(packed_files, run_folder, pack=gzipped),
-    "packed-gz": Reader(lambda: {n: gzipped(n, c) for n, c in packed_files().items()}, run_folder),
+    "runs": Reader(lambda: without_digests(runs_files()), run_folder),
+    "packed": Reader(old_packed_files, run_folder, pack=gzipped),
+    "packed-gz": Reader(packed_files, run_folder),
     "state": Reader(state_files, lambda folder: StateFolder(folder / "state").read()),
     "model": Reader(model_files, lambda folder: read_model(folder / "model.safetensors")),
     "cache": Reader(cache_files, cache_at),
+    "cache-values": Reader(cache_files, cache_at, lambda name: name.endswith("about.json"), odd=True),
+    "runs-values": Reader(runs_files, run_folder, odd=True),
+    "packed-values": Reader(packed_files, run_folder, odd=True),
+    "run-values": Reader(trained_files, trained_run, odd=True),
+    "checkpoint-values": Reader(checkpoint_files, continued, odd=True),
+    "learner-values": Reader(learner_files, loaded_learner, odd=True),
+    "predict-values": Reader(classifier_files, predicted, lambda name: name.startswith("state"), odd=True),
     "grid": Reader(lambda: {"grid.toml": b'lr = [0.1, 0.3]\n"x" = ["a"]\n'}, lambda f: read_grid(f / "grid.toml")),
 }
 SNIPPETS = (
@@ -290,18 +418,28 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
 def attack(reader: Reader, files: Files, folder: Path, rng: random.Random) -> str:
     """Write one case and read it: what was answered, in a word. Any error but BadInput is a finding."""
     names = sorted(name for name in files if reader.damaged(name))
+    if reader.odd:
+        write_odd(files, names, folder, rng)
+    else:
+        _write_damaged(reader, files, names, folder, rng)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            reader.read(folder)
+    except (BadInput, Diverged) as error:
+        text = str(error)
+        assert len(text) < LONGEST, f"a message of {len(text)} characters: {text[:300]}"
+        assert text.isprintable() or not reader.odd, f"a message with control characters: {text[:300]!r}"
+        return "refused"
+    return "read"
+
+
+def _write_damaged(reader: Reader, files: Files, names: list[str], folder: Path, rng: random.Random) -> None:
     damaged = set(rng.sample(names, min(len(names), rng.choice((1, 1, 2)))))
     for name, content in files.items():
         changed = mutated(content, rng) if name in damaged else content
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(reader.pack(name, changed))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            reader.read(folder)
-    except BadInput:
-        return "refused"
-    return "read"
 
 
 @contextmanager

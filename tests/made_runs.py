@@ -6,7 +6,7 @@ from collections import Counter
 import torch
 
 from gcr.experiments.experiment import Experiment, compose
-from gcr.files import json_bytes, tensor_bytes
+from gcr.files import digest_of, json_bytes, parse_json, tensor_bytes
 from gcr.runs.folder import RunFolder
 from gcr.training import Epoch
 
@@ -28,7 +28,15 @@ def put_run(out, experiment, matrix, name=None, seconds=2.0, forgetting=10.0, me
     if memory:
         put_memory(folder.path)
     (folder.path / "result.json").write_bytes(json_bytes({"class_il": protocol, "task_il": protocol} | made | more))
+    link_files(folder)
     return folder
+
+
+def link_files(folder, **changed):
+    """Let the result name what lies next to it, as that of a run that was trained."""
+    file = folder.path / "result.json"
+    links = {"experiment": digest_of(folder.experiment_values()), "files": folder.named_files()}
+    file.write_bytes(json_bytes(links | parse_json(file.read_bytes(), file) | links | changed))
 
 
 def put_memory(path, size=20, classes=10, side=8):

@@ -16,9 +16,9 @@ from typing import Any
 from gcr.analysis.statistics import Spread, spread
 from gcr.experiments.experiment import Experiment
 from gcr.files import brief
-from gcr.runs.folder import TRIALS, RunFolder, diverged_runs, finished_runs
+from gcr.runs.folder import TRIALS, RunFolder, check_together, diverged_runs, finished_runs
 from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
-from gcr.settings import BadInput, unknown
+from gcr.settings import BadInput, brief_of, unknown
 
 StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
 
@@ -238,10 +238,12 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
     numbers: dict[Experiment, int] = {}
     for run in stored:
         try:
-            (experiment, number), result = _read_experiment(run, known, numbers), run.result()
+            values, result = run.experiment_values(), run.result()
+            experiment, number = _read_experiment(values, known, numbers)
             check_result(result)
+            check_together(values, result)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            why = brief(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+            why = brief(error) if isinstance(error, BadInput) else brief_of(error)
             unreadable.append(Unreadable(run.path, why))
             continue
         groups.setdefault((run.path.parent, number), []).append((run, experiment, result))
@@ -256,10 +258,9 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
 
 
 def _read_experiment(
-    run: StoredRun, known: dict[str, tuple[Experiment, int]], numbers: dict[Experiment, int]
+    values: Any, known: dict[str, tuple[Experiment, int]], numbers: dict[Experiment, int]
 ) -> tuple[Experiment, int]:
     """That of a run, and a number that those share which differ in their seed alone; they are checked once."""
-    values = run.experiment_values()
     if not isinstance(values, dict) or "seed" not in values:
         made = Experiment.from_dict(values)  # which refuses it
         return made, numbers.setdefault(replace(made, seed=0), len(numbers))

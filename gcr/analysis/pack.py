@@ -27,7 +27,8 @@ def pack_runs(paths: Sequence[Path], metrics: bool = False) -> Packed:
         sources.append(read_runs(path))
         for run in (run for group in sources[-1].groups for run in group.runs):
             name = _name(run, path)
-            line: dict[str, Any] = {"experiment": run.experiment_values(), "result": run.result()}
+            result = {key: value for key, value in run.result().items() if key != "files"}  # which stay behind
+            line: dict[str, Any] = {"experiment": run.experiment_values(), "result": result}
             if metrics and (epochs := run.metrics()):
                 line["metrics"] = epochs
             if lines.setdefault(name, line) != line:

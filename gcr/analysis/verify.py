@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gcr import files
 from gcr.analysis.load import check_result
 from gcr.data.cache import PARTS, described_at
 from gcr.experiments.experiment import Experiment
 from gcr.learner.state_folder import StateFolder
+from gcr.runs.folder import NAMED, check_together, wrong_file
 from gcr.runs.packed import SUFFIX, read_packed
 from gcr.settings import BadInput
 
@@ -33,7 +36,7 @@ REMEDIES = {  # by the beginning of the file's name
 class Checked:
     path: Path  # of a file, a version of a state, or a cached data set
     damage: str = ""  # the file, what is wrong with it, and what to do
-    has_digest: bool = True
+    partly: bool = False  # of an older gcr, which wrote fewer digests
 
 
 def verify(path: Path) -> Iterator[Checked]:
@@ -66,10 +69,15 @@ def _file(path: Path) -> Iterator[Checked]:
         yield _checked(path, partial(_check_packed, path))
     elif remedy and path.suffix in (".json", ".jsonl", ".safetensors"):
         yield _checked(path, partial(_check_of_run, path), remedy)
+    if path.name == "result.json":
+        result = _result_of(path)
+        for file in map(path.with_name, NAMED):
+            if not file.exists() and wrong_file(file, result):
+                yield Checked(file, f"{file} is missing; put it back, or {AGAIN}")
 
 
 def _checked(path: Path, check: Callable[[], object], remedy: str = "") -> Checked:
-    unchecked = len(files.unchecked)
+    before = len(files.unchecked), len(files.linked_to_none)
     damage = ""
     try:
         check()
@@ -78,7 +86,8 @@ def _checked(path: Path, check: Callable[[], object], remedy: str = "") -> Check
     except (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = error.why if isinstance(error, files.Damaged) else error
         damage = f"{path} is damaged ({why}); {remedy}" if remedy else str(error)
-    return Checked(path, damage, len(files.unchecked) == unchecked)
+    old = [*files.unchecked[before[0] :], *files.linked_to_none[before[1] :]]
+    return Checked(path, damage, any(Path(file).is_relative_to(path) for file in old))
 
 
 def _check_of_run(path: Path) -> None:
@@ -91,19 +100,37 @@ def _check_of_run(path: Path) -> None:
         for line in lines[:-1] if going_on else lines:
             files.parse_json(line, path)
     elif path.name == "result.json":
-        check_result(files.read_json(path))
-        if not path.with_name("experiment.json").exists():
+        result, experiment = files.read_json(path), path.with_name("experiment.json")
+        check_result(result)
+        if not experiment.exists():
             raise files.Damaged(path, "experiment.json is missing next to it")
+        with suppress(files.Damaged, OSError):  # which is named itself
+            values = files.read_json(experiment)
+            check_together(values, result)
+        if "experiment" not in result or "files" not in result:
+            files.linked_to_none.append(str(path))
     elif path.name == "experiment.json":
         Experiment.from_dict(files.read_json(path))
     else:
         files.read_json(path)
+    if path.name in NAMED and (why := wrong_file(path, _result_of(path.with_name("result.json")))):
+        raise files.Damaged(path, why)
+
+
+def _result_of(path: Path) -> dict[str, Any]:
+    """For the names of files that belong to it; none where it is missing or damaged, which is said of itself."""
+    try:
+        result = files.read_json(path)
+        check_together(files.read_json(path.with_name("experiment.json")), result)
+    except (BadInput, OSError):
+        return {}
+    return result
 
 
 def _check_packed(path: Path) -> None:
     _, bad = read_packed(path)
     if bad:
-        why = f"{len(bad)} lines, first line {bad[0].number}: {bad[0].why}"
+        why = f"{len(bad)} {'line' if len(bad) == 1 else 'lines'}, first line {bad[0].number}: {bad[0].why}"
         raise BadInput(f"{path} is damaged ({why}); get or pack it again")
 
 

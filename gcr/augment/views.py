@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gcr.augment.strong import STRONG_DRAWS, colour_jitter, grey, resized_crop
 from gcr.augment.weak import WEAK_DRAWS, shift_and_flip
+from gcr.settings import Misfit
 
 DRAWS = {"weak": WEAK_DRAWS, "mild": STRONG_DRAWS, "strong": STRONG_DRAWS}  # uniforms that a view of an image needs
 MEASURED_AT_ONCE = 4096  # images
@@ -55,6 +56,20 @@ class Views:
         std = [value if value > least else 1.0 for value, least in zip(std, tiny, strict=True)]
         return cls(**{"mean": tuple(mean), "std": tuple(std)} | changes)
 
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """The opposite of ``asdict``, with lists for tuples. An error names the field that is none."""
+        if not isinstance(values, dict) or not {"mean", "std"} <= values.keys():
+            raise Misfit("views must have mean and std")
+        for name, value in values.items():
+            like = {"mean": (0.0,), "std": (1.0,)}.get(name) or getattr(cls, name, None)
+            if not _is_like(value, like) or (name == "std" and not all(one > 0 for one in value)):
+                raise Misfit(f"views.{name} must be {_rule(name, like)}, got {value!r:.40}")
+        if len(values["mean"]) != len(values["std"]):
+            raise Misfit("views.mean and views.std must be of one length")
+        given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**given)
+
     @property
     def colours(self) -> bool:
         """Whether strong views change colours, which needs images in [0, 1]."""
@@ -85,6 +100,20 @@ class Views:
     def _normalised(self, images: Tensor) -> Tensor:
         mean, std = _moments(self.mean, self.std, images.device)
         return (images - mean) / std
+
+
+def _is_like(value: Any, like: Any) -> bool:
+    if isinstance(like, tuple):  # numbers: one a channel, or as many as there are by default
+        right = isinstance(value, list) and value and len(value) in (len(value) if len(like) == 1 else 0, len(like))
+        return bool(right) and all(_is_like(one, 0.0) for one in value)
+    if isinstance(like, float):
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
+    return type(value) is type(like) and like is not None and (isinstance(value, bool) or 0 <= value < 2**16)
+
+
+def _rule(name: str, like: Any) -> str:
+    kinds = {tuple: "finite numbers", float: "a finite number", bool: "true or false", int: "a whole number >= 0"}
+    return f"{kinds[type(like)]}{' > 0' * (name == 'std')}" if type(like) in kinds else "absent"
 
 
 def _scaled(images: Tensor) -> Tensor:

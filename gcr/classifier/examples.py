@@ -21,7 +21,7 @@ from gcr.classifier.sources import FeatureRows, PictureFiles, Source
 from gcr.data.archive import MAX_MEMBER_BYTES
 from gcr.data.pictures import BadPicture, Tally, decode, opened
 from gcr.data.source import Pixels, times
-from gcr.settings import BadInput
+from gcr.settings import BadInput, Misfit
 
 Progress = Callable[[str, int, int], None]  # what, how much is done, of how much
 LARGEST_BY_DEFAULT = 64  # pixels
@@ -46,8 +46,23 @@ class Form:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Form:
+        """An error names the field that is none."""
         plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-        return cls(**plain)
+        form = cls(**plain)
+        wanted = {"pictures": 3, "features": 1}
+        if form.kind not in wanted:
+            raise Misfit(f"form.kind must be pictures or features, got {form.kind!r:.40}")
+        if len(form.shape) != wanted[form.kind] or not all(type(n) is int and 0 < n < 2**16 for n in form.shape):
+            raise Misfit(f"form.shape must be {wanted[form.kind]} whole numbers > 0, got {form.shape!r:.40}")
+        if form.kind == "features":
+            numbers = all(type(one) in (int, float) and abs(one) < 1e30 for one in (*form.mean, *form.std))
+            if not numbers or not all(one > 0 for one in form.std):
+                raise Misfit("form.mean must be finite numbers, and form.std such > 0")
+            if not len(form.names) == len(form.mean) == len(form.std) == form.shape[0]:
+                raise Misfit(f"form.names, form.mean and form.std must have {form.shape[0]} values each")
+            if not all(isinstance(name, str) for name in form.names):
+                raise Misfit("form.names must be text")
+        return form
 
     @property
     def known_columns(self) -> tuple[str, ...] | None:

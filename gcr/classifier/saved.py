@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,9 @@ from torch import Tensor
 from gcr.classifier.examples import Form
 from gcr.learner.engine import AT_ONCE
 from gcr.learner.learner import Learner
-from gcr.learner.saving import MISFITS, brief_of
 from gcr.learner.state_folder import StateFolder
 from gcr.models import build
-from gcr.settings import BadInput
+from gcr.settings import MISFITS, BadInput, Misfit, brief_of
 
 HELD_OUT = "heldout."
 SMALL_NETS = ("convnet", "mlp")
@@ -114,9 +113,9 @@ def load(folder: StateFolder, device: str = "cpu") -> Classifier:
         )
     try:
         return _from_state(folder, about, tensors, device)
-    except BadInput:
-        raise
     except MISFITS as error:
+        if isinstance(error, BadInput) and not isinstance(error, Misfit):
+            raise
         raise BadInput(
             f"{folder.path} cannot be read by this gcr ({brief_of(error)}); use the gcr that made it, or begin anew"
         ) from None
@@ -136,13 +135,48 @@ def _from_state(
         precision="auto",
     )
     names = [str(name) for name in learner.classes]
+    held_out, numbers = tensors[HELD_OUT + "examples"], tensors[HELD_OUT + "labels"].tolist()
+    if held_out.shape != (len(numbers), *form.shape) or not all(n in range(len(names)) for n in numbers):
+        raise Misfit("held-out examples do not fit the classifier")
+    if type(of["memory"]) is not int or of["memory"] < 0:
+        raise Misfit(f"memory must be a whole number >= 0, got {of['memory']!r:.40}")
+    _check_history(of["history"])
     return Classifier(
         folder,
         form,
         of["net"],
         learner,
         of["memory"],
-        tensors[HELD_OUT + "examples"],
-        [names[number] for number in tensors[HELD_OUT + "labels"].tolist()],
+        held_out,
+        [names[number] for number in numbers],
         of["history"],
     )
+
+
+def _check_history(history: Any) -> None:
+    """What the page of ``gcr inspect`` shows of each update."""
+    for number, update in enumerate(history if isinstance(history, list) else [history], 1):
+        for name, is_right in HISTORY.items():
+            if not isinstance(update, dict) or name not in update or not is_right(update[name]):
+                raise Misfit(f"update {number} of its history lacks {name}, or it is of another kind")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < 1e15
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and value <= 1
+
+
+HISTORY: dict[str, Callable[[Any], bool]] = {
+    "date": lambda value: isinstance(value, str),
+    "source": lambda value: isinstance(value, str),
+    "new_classes": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    "examples": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+    "accuracy": lambda value: isinstance(value, dict) and all(map(_is_share, value.values())),
+    "old_before": lambda value: value is None or _is_share(value),
+    "old_after": lambda value: value is None or _is_share(value),
+    "epochs": _is_number,
+    "seconds": _is_number,
+}

@@ -5,19 +5,42 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import rich.console
 from rich.cells import cell_len
-from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from gcr.settings import unknown
+from gcr.settings import printable, unknown
 
 if TYPE_CHECKING:
     from gcr.analysis.formats import Sheet
     from gcr.analysis.load import Runs
+
+SIGNS = {"±": "+/-", "–": "-", "−": "-", "…": "...", "→": "->", "≤": "<=", "≥": ">=", "×": "x"}
+
+
+class Console(rich.console.Console):
+    """Names of folders, files and classes are text: what a terminal would obey in them is escaped."""
+
+    def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
+        for text, style, control in super().render(*arguments, **options):
+            yield Segment(text if control else printable(text), style, control)
+
+
+def write(text: str) -> None:
+    """To the standard output, escaped likewise."""
+    sys.stdout.write(printable(text))
+
+
+def spelled(error: UnicodeError) -> tuple[str, int]:
+    """For ``codecs.register_error``: what an encoding lacks, as "±" in the C locale, in other signs."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(SIGNS.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
 
 out = Console()
 err = Console(stderr=True)
@@ -35,7 +58,7 @@ def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
     for sheet in sheets:
         out.print(sheet.title, style="bold", markup=False, highlight=False, soft_wrap=True)
         if len(sheet.rows) > MANY:
-            out.file.write(long_table(sheet))
+            out.file.write(printable(long_table(sheet)))
             continue
         drawn = _drawn(sheet)
         if out.is_terminal and _width(drawn) > out.width:
@@ -90,15 +113,25 @@ def _drawn(sheet: Sheet, narrow: bool = False, left_out: Sequence[str] = ()) -> 
     shown = [c for c, name in enumerate(sheet.columns) if name not in left_out]
     drawn = Table()
     for c in shown:
-        heading = sheet.columns[c]
+        heading = _held(sheet.columns[c])
         if narrow:
             heading = "\n".join(re.split(r"(?<![±-]) ", heading))  # a sign stays with what follows
         folds = narrow and c == 0
         drawn.add_column(heading, justify="right" if c else "left", no_wrap=not folds, overflow="fold")
     for row in sheet.rows:
-        texts = [row[c].text.replace(" ± ", "±") if narrow else row[c].text for c in shown]
+        texts = [_held(row[c].text.replace(" ± ", "±") if narrow else row[c].text) for c in shown]
         drawn.add_row(*(Text(t, "bold" if row[c].bold else "") for t, c in zip(texts, shown, strict=True)))
     return drawn
+
+
+def _held(text: str) -> str:
+    """As it will be printed, so that columns are as wide as they should be."""
+    text = printable(text)
+    try:
+        text.encode(out.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return "".join(SIGNS.get(sign, sign) for sign in text)
+    return text
 
 
 def _width(drawn: Table) -> int:
@@ -113,9 +146,9 @@ def print_table(form: str, sheets: Sequence[Sheet], records: Sequence[Mapping[st
     if form == "terminal":
         print_sheets(sheets, notes)
     elif form == "csv":
-        sys.stdout.write(formats.comma_separated(records))
+        write(formats.comma_separated(records))
     else:
-        sys.stdout.write({"markdown": formats.markdown, "latex": formats.latex}[form](sheets, notes))
+        write({"markdown": formats.markdown, "latex": formats.latex}[form](sheets, notes))
 
 
 def check_format(form: str) -> None:
@@ -132,7 +165,7 @@ def print_names(kind: str, rows: list[tuple[str, str, str]], third: str = "setti
     if any(row[2] for row in rows):
         drawn.add_column(third)
     for row in rows:
-        drawn.add_row(*row[: len(drawn.columns)])
+        drawn.add_row(*map(printable, row[: len(drawn.columns)]))
     print_whole(drawn)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gcr.cli.console import Console, err, out
 from gcr.files import write_whole
 from gcr.settings import BadInput
 
@@ -27,8 +27,6 @@ data_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-out = Console()
-err = Console(stderr=True)
 
 
 @data_app.command("list")

@@ -46,7 +46,9 @@ def train_and_show(
     for job in waiting:
         job.folder.make()
     if reused := len(jobs) - len(waiting):
-        err.print(f"{reused} of {len(jobs)} runs were there already", highlight=False)
+        bad = len(group_runs([job.folder for job in jobs if job not in waiting]).unreadable)
+        damaged = f", {bad} of them damaged: move what is named below away and give this command again" if bad else ""
+        err.print(f"{reused} of {len(jobs)} runs were there already{damaged}", highlight=False, soft_wrap=True)
     if err.is_terminal and (line := memory_line([job.experiment for job in waiting])):
         err.print(line, highlight=False)
     ending = Ending()

@@ -56,6 +56,7 @@ def run_cli(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 ok, 1 a run failed, 2 bad usage, 130 or 143 stopped by a signal."""
     launch.words[:] = sys.argv[1:] if arguments is None else arguments
     files.unchecked.clear()
+    files.linked_to_none.clear()
     try:
         returned: object = app(arguments, standalone_mode=False)
         return returned if isinstance(returned, int) else 0

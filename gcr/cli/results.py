@@ -96,7 +96,7 @@ def verify(
     if not checked:
         raise BadInput(f"nothing to check at {path}; give a folder of runs, a cache of data sets or a state")
     damaged = sum(bool(one.damage) for one in checked)
-    old = sum(not one.has_digest for one in checked)
-    without = f"; {old} of an older gcr carry no digest" if old else ""
+    old = sum(one.partly for one in checked)
+    without = f"; {old} of an older gcr could be checked in part only" if old else ""
     out.print(f"{path}: {len(checked)} checked, {damaged} damaged{without}", highlight=False, soft_wrap=True)
     return int(damaged > 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,9 +12,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gcr.cli.console import err, out, print_whole
+from gcr.cli.console import err, out, print_whole, write
 from gcr.cli.options import DeviceOption
-from gcr.settings import BadInput
+from gcr.settings import BadInput, printable
 
 if TYPE_CHECKING:
     from gcr.classifier.held_out import ClassAccuracy
@@ -143,7 +142,7 @@ def predict(
             saved.load(StateFolder(state), _device(device)), files, path_column, skip_bad, _say, progress
         )
     if out_file is None:
-        sys.stdout.write(text)
+        write(text)
         return
     write_predictions(text, out_file)
     out.print(f"predictions: {out_file}, {text.count(chr(10)) - 1} rows", highlight=False, soft_wrap=True)
@@ -229,7 +228,7 @@ def _row(one: ClassAccuracy, has_old: bool, limit: float) -> list[Any]:
 
     fell = one.points_lost > limit
     before = [percent(one.before) if one.old else "new"] if has_old else []
-    return [Text(one.name), *before, Text(percent(one.after), "red" if fell else ""), str(one.n)]
+    return [Text(printable(one.name)), *before, Text(percent(one.after), "red" if fell else ""), str(one.n)]
 
 
 def _say(line: str) -> None:

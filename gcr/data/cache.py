@@ -66,6 +66,7 @@ class About:
             and _all(self.class_names, str)
             and all(len(part) == n_classes and _all(part, int) for part in (self.train, self.test))
             and all(len(values) == channels and _all(values, int, float) for values in (self.mean, self.std))
+            and all(abs(value) < MOST for value in (*self.mean, *self.std))
             and set(self.bytes) == set(self.sha256) == set(ARRAYS)
             and _all(self.bytes.values(), int)
             and _all(self.sha256.values(), str)
@@ -87,6 +88,9 @@ class About:
     @property
     def images_bytes(self) -> int:
         return self.bytes["train-images.npy"] + self.bytes["test-images.npy"]
+
+
+MOST = 1e30  # of a mean or deviation; beyond it floats overflow
 
 
 def _all(values: Iterable[object], *kinds: type) -> bool:

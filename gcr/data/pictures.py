@@ -69,7 +69,7 @@ def decode(data: bytes, name: str, channels: int = 3, size: int = 0, upright: bo
 
     ``upright`` turns it as its EXIF data say. Official sets are read without, as everywhere, so that figures compare.
     """
-    from PIL import UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     if not data:
         raise BadPicture(name, "empty file")
@@ -90,6 +90,8 @@ def decode(data: bytes, name: str, channels: int = 3, size: int = 0, upright: bo
         raise
     except UnidentifiedImageError:
         raise BadPicture(name, "not in a format that Pillow reads, or damaged at its beginning") from None
+    except Image.DecompressionBombError:  # Pillow's own limit, which is above ours
+        raise BadPicture(name, f"more than {MAX_PIXELS} pixels; at most so many are read") from None
     except Exception as error:  # Pillow raises many kinds for damaged pictures
         raise BadPicture(name, str(error) or type(error).__name__) from None
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)

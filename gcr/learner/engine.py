@@ -19,7 +19,7 @@ from gcr.memory import Policy
 from gcr.memory.randomness import generator
 from gcr.methods import Method
 from gcr.models import Network
-from gcr.settings import BadInput
+from gcr.settings import BadInput, Misfit
 from gcr.training.loop import own_cuda_stream
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer, trained_parameters
@@ -163,6 +163,11 @@ class Engine:
 
     def restore(self, place: dict[str, Any]) -> None:
         """Go on from there; tensors have been put back already."""
+        for name in ("steps", "batch", "arrived", "tasks"):
+            if type(place[name]) is not int or not 0 <= place[name] <= (2**20 if name == "batch" else 2**53):
+                raise Misfit(f"place.{name} must be a whole number >= 0, got {place[name]!r:.40}")
+        if type(place["offered"]) is not bool or not isinstance(place["selections"], list):
+            raise Misfit("place.offered must be true or false, and place.selections a list")
         self.batch, self.tasks = place["batch"], place["tasks"]
         for name in ("steps", "offered", "arrived", "selections"):
             setattr(self.state, name, place[name])

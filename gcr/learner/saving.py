@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,17 +20,13 @@ from gcr.learner.inputs import Layout
 from gcr.learner.labels import from_json, to_json
 from gcr.learner.state_folder import StateFolder
 from gcr.memory import Policy
+from gcr.memory.buffer_state import check_held
 from gcr.methods import METHODS
-from gcr.settings import BadInput, from_mapping, to_mapping
+from gcr.settings import MISFITS, BadInput, Misfit, brief_of, from_mapping, to_mapping
 from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, restore_optimizer
 from gcr.training.sgd import Sgd
 
 L = TypeVar("L", bound=Core)
-# What values of another kind or size lead to, in a file that is whole but was not written by this gcr.
-MISFITS = (
-    *(LookupError, TypeError, ValueError, AttributeError, RuntimeError),
-    *(ArithmeticError, AssertionError, MemoryError),
-)
 NET, EXTRA, MEMORY, OPTIMIZER = "net.", "extra.", "memory.", "optimizer."
 
 
@@ -68,20 +65,15 @@ def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return about, tensors
 
 
-def brief_of(error: Exception) -> str:
-    """One line of bounded length."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
 def load(kind: type[L], path: str | Path, net: nn.Module, version: int | None, given: dict[str, Any]) -> L:
     about, tensors = StateFolder(path).read(version)
     if not isinstance(about.get("learner"), dict):
         raise BadInput(f"{path} is not the state of a learner; give a folder that learner.save wrote")
     try:
         return from_state(kind, about["learner"], tensors, net, given)
-    except BadInput:
-        raise
     except MISFITS as error:
+        if isinstance(error, BadInput) and not isinstance(error, Misfit):
+            raise  # of what was given
         raise BadInput(
             f"{path} cannot be read by this gcr ({brief_of(error)}); load it with the gcr that made it"
         ) from None
@@ -116,8 +108,10 @@ def from_state(
         for name, tensor in engine.state.extras.items():
             tensor.copy_(tensors[EXTRA + name])
         if engine.state.memory is not None:
+            held = {name.removeprefix(MEMORY): tensor for name, tensor in tensors.items() if name.startswith(MEMORY)}
+            check_held(engine.state.memory, held, engine.n_outputs)
             for name, tensor in engine.state.memory.tensors():
-                tensor.copy_(tensors[MEMORY + name])
+                tensor.copy_(held[name])
     optimizer = engine.state.optimizer
     remembered = {n.removeprefix(OPTIMIZER): t for n, t in tensors.items() if n.startswith(OPTIMIZER)}
     try:
@@ -200,14 +194,29 @@ def _optimizer(about: Mapping[str, Any], given: dict[str, Any], net: nn.Module) 
         groups = [group | {"params": [held[name] for name in group["params"]]} for group in about["groups"]]
         if about["name"] == "gcr.Sgd":
             return Sgd(groups[0]["params"], groups[0]["lr"], groups[0]["weight_decay"])
-        for group in groups:
-            if "betas" in group:
-                group["betas"] = tuple(group["betas"])
-        optimizer: Optimizer = getattr(torch.optim, about["name"])(groups[0]["params"], lr=groups[0]["lr"])
-        optimizer.param_groups[:] = groups
-        return optimizer
+        made: list[Optimizer] = [_optimizer_of(about["name"], group) for group in groups]
+        made[0].param_groups[:] = groups
+        return made[0]
 
     return make
+
+
+def _optimizer_of(name: str, group: dict[str, Any]) -> Optimizer:
+    """One of ``torch.optim`` with the values of a group, which it checks; those that it does not are checked here."""
+    kind = getattr(torch.optim, name)
+    if "betas" in group:
+        group["betas"] = tuple(group["betas"])
+    taken = inspect.signature(kind).parameters
+    if missing := taken.keys() - group.keys():
+        raise Misfit(f"optimizer lacks {min(missing)}")
+    for key, value in group.items():
+        default = taken[key].default if key in taken else None
+        if (isinstance(default, bool) or key in ("foreach", "fused")) and not isinstance(value, bool | None):
+            raise Misfit(f"optimizer.{key} must be true or false, got {value!r:.40}")
+    if group.get("capturable") or group.get("differentiable"):
+        raise Misfit("optimizer.capturable and optimizer.differentiable must be false in a saved state")
+    optimizer: Optimizer = kind(**{key: value for key, value in group.items() if key in taken})
+    return optimizer
 
 
 def _method(about: Mapping[str, Any], given: dict[str, Any]) -> Any:
@@ -233,6 +242,5 @@ def _augment(about: Any, given: dict[str, Any]) -> Any:
     if isinstance(about, Mapping) and "own" in about:
         raise BadInput(f"augment must be given to load: the learner was saved with a function, {about['own']}")
     if isinstance(about, Mapping):
-        values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in about["views"].items()}
-        return Views(**values)
+        return Views.from_json(about["views"])
     return about

@@ -246,8 +246,8 @@ def _read_version(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     file = folder / ABOUT
     try:
         values = json.loads(_content(file))
-        form = values["format"]
-        if isinstance(form, int) and form > FORMAT:
+        form, sealed = values["format"], {key: value for key, value in values.items() if key != "sha256"}
+        if isinstance(form, int) and form > FORMAT and values.get("sha256") in (None, _own_hash(sealed)):
             made, here = values.get("gcr"), gcr.__version__
             maker = f"gcr {made}" if made not in (None, here) else "a later gcr"
             raise Newer(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from gcr.settings import BadInput
+from gcr.settings import BadInput, Misfit
 
 COUNTERS = ("kept", "pooled", "seen", "seen_since", "updates", "adds", "samples")
 SIZES = ("capacity", "candidates", "seed")
@@ -32,6 +34,25 @@ def checked_columns(
             rule, got = f"{like.dtype} {shape}", f"{column.dtype} {tuple(column.shape)}"
             raise BadInput(f"{name} of state must be {rule}, got {got}; load it into a new Buffer")
     return columns
+
+
+def check_held(buffer: Any, tensors: Mapping[str, Tensor], n_classes: int) -> None:
+    """Refuse tensors that a buffer of this size could not have held: by name and shape, counters, labels."""
+    for name, own in buffer.tensors():
+        there = tensors.get(name)
+        if there is None or there.shape != own.shape or there.dtype != own.dtype:
+            raise Misfit(f"memory.{name} is missing or of another shape")
+    counters = {name: tensors[name] for name in COUNTERS}
+    sizes = {name: torch.tensor(getattr(buffer, name)) for name in SIZES}
+    try:
+        _check_counters(buffer.capacity, buffer.candidates, counters | sizes, True)
+    except BadInput as error:
+        raise Misfit(str(error)) from None
+    for name, most in (("label", n_classes - 1), ("task", 2**31)):
+        if not 0 <= int(tensors[name].min()) <= int(tensors[name].max()) <= most:
+            raise Misfit(f"memory.{name} must be 0 to {most}")
+    if "weight" in tensors and not bool(tensors["weight"].isfinite().all()):
+        raise Misfit("memory.weight must be finite")
 
 
 def _check_counters(capacity: int, candidates: int, counters: dict[str, Tensor], filled: bool) -> None:

@@ -27,7 +27,7 @@ from gcr.experiments.experiment import Experiment, compose
 from gcr.experiments.names import plain
 from gcr.files import brief, write_whole
 from gcr.paper import Label
-from gcr.runs.folder import TRIALS, RunFolder
+from gcr.runs.folder import TRIALS, RunFolder, check_together
 from gcr.runs.job import Job
 from gcr.settings import BadInput
 
@@ -130,6 +130,7 @@ def _outcome(folder: RunFolder) -> dict[str, Any] | None:
         try:
             result = folder.result()
             check_result(result)
+            check_together(folder.experiment_values(), result)
         except (OSError, ValueError, TypeError) as error:
             raise BadInput(f"{folder.path} cannot be read ({brief(error)}); move it away or train it again") from None
         return {protocol: result[protocol.replace("-", "_")]["accuracy"] for protocol in PROTOCOLS}

@@ -208,7 +208,8 @@ def _class_name(names: Sequence[str], label: int) -> str:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    right = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if right and abs(value) < 1e300 else None
 
 
 def _text(value: Any) -> str:

@@ -32,6 +32,7 @@ from gcr.settings import BadInput
 ADDRESS = "127.0.0.1"
 WATCHED = frozenset({"experiment.json", "metrics.jsonl", "result.json", "memory.safetensors", ".lock", FAILURE})
 LOOK_SECONDS = 1.0  # the folder is looked at no more often, however many pages ask
+METHODS = ("GET", "HEAD")
 MAX_CONNECTIONS = 32
 CONNECTION_SECONDS = 20.0  # to send a request; and again to take the answer
 
@@ -176,6 +177,15 @@ class Answer(BaseHTTPRequestHandler):
     server_version, sys_version = "gcr", ""
     timeout = CONNECTION_SECONDS  # for each part that is sent or taken
 
+    def parse_request(self) -> bool:
+        """False: the request is answered."""
+        if not super().parse_request():
+            return False
+        if self.command in METHODS:
+            return True
+        self._answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n", "text/plain")
+        return False
+
     def do_GET(self) -> None:
         self.server.set_deadline(self.connection, math.inf)
         if not self.server.is_own_name(self.headers.get("Host")):
@@ -192,6 +202,8 @@ class Answer(BaseHTTPRequestHandler):
     def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.server.set_deadline(self.connection, CONNECTION_SECONDS)
         self.send_response(status)
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", ", ".join(METHODS))
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")

@@ -22,11 +22,13 @@ from gcr.files import (
     Damaged,
     append_line,
     brief,
+    digest_of,
     json_bytes,
     parse_json,
     read_file,
     read_json,
     read_tensors,
+    sha256,
     tensor_bytes,
     write_json,
     write_whole,
@@ -37,6 +39,8 @@ from gcr.training import Epoch
 from gcr.training.checkpoint import KEPT
 
 FAILURE = "failure.json"
+MEMORY_FILE = "memory.safetensors"
+NAMED = ("metrics.jsonl", MEMORY_FILE, MODEL_FILE)  # files whose digests a result has
 TRIALS = "trials"  # the folder of runs that only serve to choose values
 
 
@@ -192,13 +196,18 @@ class RunFolder:
 
     def finish(self, result: dict[str, Any], memory: dict[str, Tensor] | None, model: SavedModel | None = None) -> None:
         if memory is not None:
-            write_whole(self.path / "memory.safetensors", tensor_bytes(memory))
+            write_whole(self.path / MEMORY_FILE, tensor_bytes(memory))
         if model is not None:
             write_whole(self.path / MODEL_FILE, model.to_bytes())
         else:
             (self.path / MODEL_FILE).unlink(missing_ok=True)  # of a process that was killed after it wrote it
-        write_json(self.path / "result.json", result)
+        write_json(self.path / "result.json", {"files": self.named_files()} | result)
         self._drop_checkpoints()
+
+    def named_files(self) -> dict[str, dict[str, str]]:
+        """What a result says of the files next to it."""
+        there = [self.path / name for name in NAMED if (self.path / name).exists()]
+        return {file.name: {"digest": sha256(read_file(file))} for file in there}
 
     def tidy(self) -> None:
         """Remove what a process left that was killed between its result and its end."""
@@ -215,7 +224,7 @@ class RunFolder:
     def contents(self, finished: bool, checkpoints: int = 1) -> dict[str, bytes]:
         """What another machine needs of the folder, in the order in which ``receive`` has to write it: the metrics,
         then the result of a finished run, or else the newest checkpoints."""
-        last = ["memory.safetensors", MODEL_FILE, "result.json"]
+        last = [MEMORY_FILE, MODEL_FILE, "result.json"]
         if not finished:
             last = sorted(path.name for path in self.path.glob("checkpoint-*.safetensors"))[-checkpoints:]
         # Read backwards: metrics may be newer than the checkpoint, never older.
@@ -250,13 +259,32 @@ class RunFolder:
 
     def memory(self) -> dict[str, Tensor] | None:
         """The final kept buffer: image, label, logits, weight, task."""
-        file = self.path / "memory.safetensors"
+        file = self.path / MEMORY_FILE
         if not file.exists():
             return None
         try:
             return read_tensors(file)[1]
         except (OSError, Damaged) as error:
             raise BadInput(f"{file} cannot be read ({brief(error)}); move it away") from None
+
+
+def check_together(experiment: dict[str, Any], result: dict[str, Any]) -> None:
+    """Refuse a result of another experiment. One of an older gcr does not say of which it is."""
+    if result.get("experiment", "") not in ("", digest_of(experiment)):
+        raise BadInput("result.json is of another run than experiment.json")
+
+
+def wrong_file(file: Path, result: dict[str, Any]) -> str:
+    """What is wrong with one of the ``NAMED`` files next to a result; empty: nothing, or the result is of an older
+    gcr and does not say."""
+    named = result.get("files", {})
+    if not isinstance(named, dict) or not isinstance(about := named.get(file.name, {}), dict):
+        return "result.json does not name it as it should"
+    if not about:
+        return "result.json does not name it: it is of another run" if named and file.exists() else ""
+    if not file.exists():
+        return "missing"
+    return "" if sha256(read_file(file)) == about.get("digest") else "result.json names another one"
 
 
 def finished_runs(folder: Path) -> Iterator[RunFolder]:

@@ -15,6 +15,7 @@ import torch
 import gcr
 from gcr import scenarios
 from gcr.experiments.experiment import Experiment
+from gcr.files import digest_of
 from gcr.runs.folder import Busy, RunFolder
 from gcr.runs.model_file import SavedModel
 from gcr.runs.provenance import source
@@ -174,6 +175,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
         "class_il": outcome.class_il,
         "task_il": outcome.task_il,
         "selections": outcome.state.selections,
+        "experiment": digest_of(job.experiment.to_dict()),
         "seconds": outcome.seconds,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "steps": outcome.steps,

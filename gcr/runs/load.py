@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from gcr.files import brief
 from gcr.memory import Buffer
 from gcr.methods import Extras
 from gcr.models import Network, build
-from gcr.runs.folder import RunFolder
-from gcr.runs.model_file import MODEL_FILE, read_model
-from gcr.settings import BadInput
+from gcr.runs.folder import MEMORY_FILE, RunFolder, check_together, wrong_file
+from gcr.runs.model_file import EXTRA, MODEL_FILE, NET, SavedModel, read_model
+from gcr.settings import MISFITS, BadInput, brief_of
 from gcr.training.numerics import computing, resolved
 
 BATCH = 1000  # images at a time, as in evaluation
@@ -100,26 +100,36 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
             f"{run.path} has no {MODEL_FILE}; train it again without --no-model, under another --out or --name"
         )
     try:
-        experiment, result = run.experiment(), run.result()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{run.path} cannot be read ({brief(error)}); train it again") from None
+        values, result = run.experiment_values(), run.result()
+        experiment = Experiment.from_dict(values)
+        check_together(values, result)
+    except (OSError, *MISFITS) as error:
+        why = brief(error) if isinstance(error, BadInput | OSError) else brief_of(error)
+        raise BadInput(f"{run.path} cannot be read ({why}); train it again") from None
     saved, where = read_model(file), torch.device(device)
     about = saved.about
     try:
-        shape = tuple(about["image_shape"])
-        views = Views(**{name: _fixed(value) for name, value in about["views"].items()})
-        net = build(about["model"], shape, len(about["class_names"]), seed=0)
-        net.load_state_dict(saved.net)
-    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-        why = " ".join(str(error).split())
-        raise BadInput(f"{file} does not fit this gcr ({why:.200}); load it with the gcr that made it") from None
+        shape, views = _checked_about(about), Views.from_json(about["views"])
+        net = _network(saved, experiment, shape)
+        if len(views.mean) != shape[0]:
+            raise BadInput(f"views.mean must have {shape[0]} numbers, one for each channel")
+    except MISFITS as error:
+        raise BadInput(f"{file} does not fit this gcr ({brief_of(error)}); load it with the gcr that made it") from None
+    columns = run.memory()
+    try:
+        memory = _buffer(columns, shape, about)
+    except MISFITS as error:
+        raise BadInput(f"{run.path / MEMORY_FILE} does not fit the run ({brief_of(error)}); move it away") from None
+    for other in (file, run.path / MEMORY_FILE):
+        if why := wrong_file(other, result):
+            raise BadInput(f"{other} is not that of the run ({why}); put it back, or train the run again")
     net.to(where)
     if where.type == "cuda":
         net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return LoadedRun(
         experiment,
         result,
-        _buffer(run.memory()),
+        memory,
         net,
         {name: tensor.to(where) for name, tensor in saved.extras.items()},
         views,
@@ -130,18 +140,52 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
     )
 
 
-def _buffer(columns: dict[str, Tensor] | None) -> Buffer | None:
+def _checked_about(about: Mapping[str, Any]) -> tuple[int, int, int]:
+    """The shape of images. An error names the field that is none."""
+    shape, names = about["image_shape"], about["class_names"]
+    if not isinstance(shape, list) or len(shape) != 3 or not all(type(n) is int and 0 < n < 2**20 for n in shape):
+        raise BadInput(f"image_shape must be channels, height and width, got {shape!r:.40}")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise BadInput(f"class_names must be a list of text, got {names!r:.40}")
+    if about["pixels"] not in ("uint8", "float32"):
+        raise BadInput(f"pixels must be uint8 or float32, got {about['pixels']!r:.40}")
+    if not isinstance(about["model"], str):
+        raise BadInput(f"model must be text, got {about['model']!r:.40}")
+    channels, height, width = shape
+    return channels, height, width
+
+
+def _network(saved: SavedModel, experiment: Experiment, shape: tuple[int, int, int]) -> Network:
+    """With the saved weights. Shapes are compared first, without memory for weights."""
+    name, n_classes = saved.about["model"], len(saved.about["class_names"])
+    with torch.device("meta"):
+        like = build(name, shape, n_classes, seed=0)
+        extras = experiment.method.predictor_state(experiment.method.extras(like, 1))
+    for prefix, own, there in ((NET, like.state_dict(), saved.net), (EXTRA, extras, saved.extras)):
+        for key in {**own, **there}:
+            if key not in own or key not in there or own[key].shape != there[key].shape:
+                shapes = [tuple(held[key].shape) if key in held else "nothing" for held in (there, own)]
+                raise BadInput(f"{prefix}{key} is {shapes[0]} there, {shapes[1]} here")
+            if own[key].dtype != there[key].dtype:
+                raise BadInput(f"{prefix}{key} is {there[key].dtype} there, {own[key].dtype} here")
+    net = build(name, shape, n_classes, seed=0)
+    net.load_state_dict(saved.net)
+    return net
+
+
+def _buffer(columns: dict[str, Tensor] | None, shape: tuple[int, ...], about: Mapping[str, Any]) -> Buffer | None:
     if columns is None:
         return None
-    n, image, logits = len(columns["label"]), columns["image"], columns["logits"]
-    scored = "score" in columns
-    buffer = Buffer.empty(max(n, 1), 0, tuple(image.shape[1:]), logits.shape[1], scored=scored, dtype=image.dtype)
+    if not {"label", "image"} <= columns.keys() or not columns["label"].dim():
+        raise BadInput("image or label is missing")
+    n, n_classes, dtype = len(columns["label"]), len(about["class_names"]), getattr(torch, about["pixels"])
+    buffer = Buffer.empty(max(n, 1), 0, shape, n_classes, scored="score" in columns, dtype=dtype)
     for name, column in buffer.columns.items():
-        column[:n] = columns[name]
+        there = columns.get(name)
+        if there is None or there.shape != (n, *column.shape[1:]) or there.dtype != column.dtype:
+            raise BadInput(f"{name} is missing or of another shape")
+        column[:n] = there
+    if n and not 0 <= int(columns["label"].min()) <= int(columns["label"].max()) < n_classes:
+        raise BadInput(f"label must be 0 to {n_classes - 1}")
     buffer.kept.fill_(n)
     return buffer
-
-
-def _fixed(value: Any) -> Any:
-    """JSON has lists where ``Views`` has tuples."""
-    return tuple(value) if isinstance(value, list) else value

@@ -1,6 +1,7 @@
 """Packed runs: the finished runs of a study in one gzipped JSON-lines file, small enough for a repository.
 
-The first line is ``{"format": "gcr-runs", "version": 1}``. Each further line is a run: ``path`` (as
+The first line has ``format``, ``version``, the number of ``runs`` and the ``sha256`` of all further lines (older
+files lack the last two). Each further line is a run: ``path`` (as
 ``run-name/seed-0``), ``experiment``, ``result``, where they were kept ``metrics``, and a digest of the line. Readers
 treat the file as a folder: ``online.jsonl.gz/run-name/seed-0``. Equal runs give equal bytes.
 """
@@ -19,8 +20,9 @@ from typing import Any
 
 from torch import Tensor
 
+from gcr import files
 from gcr.data.archive import most_unpacked
-from gcr.files import brief, json_bytes, parse_json
+from gcr.files import KEY, brief, json_bytes, parse_json, sha256
 from gcr.settings import BadInput
 
 SUFFIX = ".jsonl.gz"
@@ -83,7 +85,8 @@ def split_path(path: Path) -> tuple[Path, str] | None:
 
 
 def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
-    """The runs of a file, and the lines that are not runs. A damaged file is refused as a whole."""
+    """The runs of a file, and the lines that are not runs. A damaged file is refused as a whole, and so is one whose
+    lines are whole but others than were packed."""
     try:
         most = most_unpacked(file.stat().st_size)
         with gzip.open(file) as opened:
@@ -95,7 +98,7 @@ def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
     if len(content) > most:
         raise BadFile(file, f"unpacks to more than {most} bytes")
     first, *rest = content.split(b"\n")
-    _check_header(file, first)
+    header = _read_header(file, first)
     runs: list[PackedRun] = []
     bad: list[BadLine] = []
     seen: set[str] = set()
@@ -110,21 +113,28 @@ def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
             continue
         seen.add(name)
         runs.append(PackedRun(file, name, values))
+    n, packed = len(runs) + len(bad), header.get("runs", len(runs) + len(bad))
+    if n != packed:
+        raise BadFile(file, f"damaged: {n} runs, of {packed!r:.20} that were packed")
+    if not bad and header.get("sha256", "") not in ("", sha256(content[len(first) + 1 :])):
+        raise BadFile(file, "damaged: its lines are not those that were packed")
     return runs, bad
 
 
 def packed_bytes(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> bytes:
     """A packed file of runs: their names, and their lines without the name."""
-    lines = [json.dumps({"format": FORMAT, "version": VERSION}).encode() + b"\n"]
+    lines = []
     for name, values in sorted(runs, key=lambda run: run[0].split("/")):
         lines.append(json_bytes({"path": name} | dict(values), indent=None))
+    body = b"".join(lines)
+    about = {"format": FORMAT, "version": VERSION, "runs": len(lines), "sha256": sha256(body)}
     whole = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=whole, compresslevel=9, mtime=0) as file:
-        file.write(b"".join(lines))
+        file.write(json_bytes(about, indent=None) + body)
     return whole.getvalue()
 
 
-def _check_header(file: Path, line: bytes) -> None:
+def _read_header(file: Path, line: bytes) -> dict[str, Any]:
     try:
         header = json.loads(line)
     except (ValueError, RecursionError):
@@ -134,6 +144,13 @@ def _check_header(file: Path, line: bytes) -> None:
     if header.get("version") != VERSION:
         why = f"format version {header.get('version')!r:.40}, this gcr knows version {VERSION}"
         raise BadFile(file, why, "install a newer gcr")
+    if KEY not in header:
+        files.linked_to_none.append(str(file))
+        return header
+    try:
+        return parse_json(line + b"\n", file)
+    except BadInput as error:
+        raise BadFile(file, brief(error)) from None
 
 
 def _run_name(values: dict[str, Any], seen: set[str]) -> str:

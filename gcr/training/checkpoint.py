@@ -13,10 +13,13 @@ from typing import Any
 
 from torch import Tensor
 
-from gcr.files import Damaged, brief, read_tensors, tensor_bytes, write_whole
-from gcr.settings import BadInput
+from gcr.files import Damaged, read_tensors, tensor_bytes, write_whole
+from gcr.memory.buffer_state import check_held
+from gcr.settings import MISFITS, BadInput, brief_of
 from gcr.training.optimizer import restore_optimizer
-from gcr.training.state import OPTIMIZER, PLACE, RunState
+from gcr.training.schedule import Plan
+from gcr.training.settings import Training
+from gcr.training.state import MEMORY, OPTIMIZER, PLACE, RunState
 
 KEPT = 2
 
@@ -37,7 +40,7 @@ class Checkpoints:
         for old in self.files()[KEPT:]:
             old.unlink(missing_ok=True)
 
-    def restore(self, state: RunState) -> list[str]:
+    def restore(self, state: RunState, plan: Plan, training: Training) -> list[str]:
         """Put the newest readable checkpoint into ``state``, if there is one. Returns what the user should know."""
         remarks = []
         for file in self.files():
@@ -46,14 +49,15 @@ class Checkpoints:
                 if not all(isinstance(about.get(part), dict) for part in ("identity", "place")):
                     raise Damaged(file, "its header does not say what it is")
                 self._refuse_another(file, about["identity"])
-                _check(file, about, tensors, state)
+                _check(file, tensors, state)
+                _check_place(file, about["place"], plan, training)
+                _restore_optimizer(file, tensors, state)
             except (OSError, Damaged) as error:
-                remarks.append(f"{file} is not a complete checkpoint ({brief(error)}); going back to the one before it")
+                why = error.why if isinstance(error, Damaged) else error.strerror
+                remarks.append(f"{file} is not a complete checkpoint ({why}); going back to the one before it")
                 continue
             for name, tensor in state.tensors():
                 tensor.copy_(tensors[name])
-            remembered = {name: tensor for name, tensor in tensors.items() if name.startswith(OPTIMIZER)}
-            restore_optimizer(state.optimizer, {name.removeprefix(OPTIMIZER): t for name, t in remembered.items()})
             for name in PLACE:
                 setattr(state, name, about["place"][name])
             break
@@ -75,11 +79,56 @@ class Checkpoints:
             )
 
 
-def _check(file: Path, about: dict[str, Any], tensors: dict[str, Tensor], state: RunState) -> None:
-    """Before anything is overwritten: all is there, in the right shapes."""
+def _check(file: Path, tensors: dict[str, Tensor], state: RunState) -> None:
+    """Before anything is overwritten: all is there, in the right shapes, and memory can be read."""
     for name, tensor in state.tensors():
         there = tensors.get(name)
         if there is None or there.shape != tensor.shape or there.dtype != tensor.dtype:
             raise Damaged(file, f"{name} is missing or of another shape")
-    if missing := set(PLACE) - about["place"].keys():
+    if state.memory is not None:
+        held = {name.removeprefix(MEMORY): tensor for name, tensor in tensors.items() if name.startswith(MEMORY)}
+        try:
+            check_held(state.memory, held, state.net.head.out_features)
+        except BadInput as error:
+            raise Damaged(file, str(error)) from None
+
+
+def _check_place(file: Path, place: dict[str, Any], plan: Plan, training: Training) -> None:
+    """Where in the plan it was made, and the accuracies until then."""
+    if missing := set(PLACE) - place.keys():
         raise Damaged(file, f"it lacks {', '.join(sorted(missing))}")
+    stage, epoch, epoch_steps = (place[name] for name in ("stage", "epoch", "epoch_steps"))
+    for name in ("stage", "epoch", "epoch_steps", "steps", "arrived"):
+        if type(place[name]) is not int or place[name] < 0:
+            raise Damaged(file, f"{name} must be a whole number >= 0, got {place[name]!r:.40}")
+    if stage >= len(plan.stages) or epoch > plan.stages[stage].epochs or epoch_steps > plan.steps(stage, training):
+        raise Damaged(file, f"stage {stage}, epoch {epoch}, step {epoch_steps} is not in the plan of the run")
+    if place["steps"] != plan.steps_before(stage, epoch, training) + epoch_steps:
+        raise Damaged(file, f"steps must be those before stage {stage}, epoch {epoch}, got {place['steps']}")
+    if type(place["offered"]) is not bool or not _is_number(place["seconds"]):
+        raise Damaged(file, "offered must be true or false, and seconds a number")
+    for name, rows in (("untrained", 2), ("class_il", stage), ("task_il", stage)):
+        if not _is_matrix(place[name], rows, len(plan.first)):
+            raise Damaged(file, f"{name} must be {rows} rows of {len(plan.first)} accuracies")
+    if not isinstance(place["selections"], list) or not all(isinstance(one, dict) for one in place["selections"]):
+        raise Damaged(file, "selections must be a list of objects")
+
+
+def _is_matrix(value: Any, rows: int, columns: int) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == rows
+        and all(isinstance(row, list) and len(row) == columns and all(map(_is_number, row)) for row in value)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < 1e15
+
+
+def _restore_optimizer(file: Path, tensors: Mapping[str, Tensor], state: RunState) -> None:
+    remembered = {name.removeprefix(OPTIMIZER): t for name, t in tensors.items() if name.startswith(OPTIMIZER)}
+    try:
+        restore_optimizer(state.optimizer, remembered)
+    except MISFITS as error:
+        raise Damaged(file, f"optimizer: {brief_of(error)}") from None

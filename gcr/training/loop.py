@@ -118,7 +118,7 @@ class Run:
         if self.policy is not None and self.policy.statistics == "memory" and not statistics(self.state.net):
             raise BadInput("statistics=memory recomputes BatchNorm statistics, but net has none; leave it out")
         if checkpoints is not None:
-            self.remarks += checkpoints.restore(self.state)
+            self.remarks += checkpoints.restore(self.state, self.plan, training)
         self.clock = self.began = time.perf_counter()
         self.saving = 0.0  # seconds, at epochs' ends that were not asked for
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -74,11 +75,37 @@ def optimizer_tensors(optimizer: AnyOptimizer) -> Iterator[tuple[str, Tensor]]:
 
 
 def restore_optimizer(optimizer: AnyOptimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what ``optimizer_tensors`` gave."""
+    """Put back what ``optimizer_tensors`` gave. A ``ValueError`` names what another optimizer gave."""
     if isinstance(optimizer, Sgd):
         return
+    _check_remembered(optimizer, tensors)
     state: dict[int, dict[str, Any]] = {}
     for key, tensor in tensors.items():
         number, name = key.split(".", 1)
         state.setdefault(int(number), {})[name] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _check_remembered(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Of torch's own optimizers, each parameter has tensors of its shape, of the names that others with as many
+    dimensions have."""
+    parameters: list[Tensor] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    known = type(optimizer) is getattr(torch.optim, type(optimizer).__name__, None)
+    names: dict[int, set[str]] = {}
+    for key, tensor in tensors.items():
+        number, _, name = key.partition(".")
+        if not number.isdecimal() or int(number) >= len(parameters) or not name:
+            raise ValueError(f"{key} is of no parameter")
+        shape = parameters[int(number)].shape
+        numbers = [n for n in range(len(parameters)) if f"{n}.{name}" in tensors]
+        single = all(tensors[f"{n}.{name}"].numel() == 1 for n in numbers)  # as a count of steps
+        if known and not (tensor.is_floating_point() and (not single or 0 <= float(tensor) < math.inf)):
+            raise ValueError(f"{key} must be {'a number >= 0' if single else 'floats'}")
+        factored = name in ("row_var", "col_var")  # of Adafactor
+        if known and not single and not factored and tensor.shape != shape:
+            raise ValueError(f"{key} is of shape {tuple(tensor.shape)}, its parameter of {tuple(shape)}")
+        names.setdefault(int(number), set()).add(name)
+    for one, held in names.items():
+        alike = [names[n] for n in names if (parameters[n].dim() > 1) == (parameters[one].dim() > 1)]
+        if known and (lacking := set[str]().union(*alike) - held):
+            raise ValueError(f"{one}.{min(lacking)} is missing")

@@ -33,6 +33,11 @@ class Plan:
     def total_steps(self, training: Training) -> int:
         return sum(self.steps(number, training) * stage.epochs for number, stage in enumerate(self.stages))
 
+    def steps_before(self, stage: int, epoch: int, training: Training) -> int:
+        """Of all epochs before that one of that stage."""
+        done = [*((number, each.epochs) for number, each in enumerate(self.stages[:stage])), (stage, epoch)]
+        return sum(self.steps(number, training) * epochs for number, epochs in done)
+
     def epochs_before(self, stage: int) -> int:
         return sum(earlier.epochs for earlier in self.stages[:stage])
 

@@ -14,7 +14,7 @@ from gcr.models import Network, attach
 from gcr.scenarios import Scenario
 from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, trained_parameters
 
-OPTIMIZER = "optimizer."  # prefix of what the optimizer remembers
+OPTIMIZER, MEMORY = "optimizer.", "memory."  # prefixes of what the optimizer remembers and memory holds
 
 # The JSON part of a checkpoint.
 PLACE = (
@@ -111,4 +111,4 @@ class RunState:
             yield f"extra.{name}", tensor
         if self.memory is not None:
             for name, tensor in self.memory.tensors():
-                yield f"memory.{name}", tensor
+                yield f"{MEMORY}{name}", tensor

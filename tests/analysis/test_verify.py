@@ -7,7 +7,7 @@ import shutil
 import made_data
 import pytest
 import torch
-from made_runs import add_epoch, experiment_of, put_run, put_unfinished, square
+from made_runs import add_epoch, experiment_of, link_files, put_run, put_unfinished, square
 
 from gcr.analysis.verify import verify
 from gcr.cli.main import run_cli
@@ -15,6 +15,7 @@ from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
 from gcr.files import tensor_bytes
 from gcr.learner.state_folder import StateFolder
+from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
 
 
@@ -24,6 +25,7 @@ def tree(tmp_path, monkeypatch):
     run = put_run(tmp_path / "runs", experiment_of("er"), square(50.0), memory=True)
     add_epoch(run, 1)
     (run.path / "model.safetensors").write_bytes(tensor_bytes({"net.w": torch.ones(2)}, {"model": "mlp"}))
+    link_files(run)
     going_on = put_unfinished(tmp_path / "runs", experiment_of("gcr"))
     (going_on.path / "checkpoint-000000003.safetensors").write_bytes(tensor_bytes({"step": torch.ones(())}))
     going_on.fail("loss is NaN")
@@ -81,11 +83,92 @@ def test_a_missing_experiment_is_damage(tree):
     assert "experiment.json is missing next to it" in found.damage
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "memory.safetensors", "model.safetensors"])
+def test_a_missing_file_and_one_of_another_run_are_named(tree, name):
+    (result,) = tree.rglob("result.json")
+    file = result.with_name(name)
+    file.unlink()
+    (found,) = [one for one in verify(tree) if one.damage]
+    assert found.damage == f"{file} is missing; put it back, or move its folder away and train the run again"
+    if name == "metrics.jsonl":
+        add_epoch(RunFolder(result.parent), 2)
+    else:
+        file.write_bytes(tensor_bytes({"net.w": torch.zeros(2)}))
+    (found,) = [one for one in verify(tree) if one.damage]
+    assert found.damage.startswith(f"{file} is damaged (result.json names another one); ")
+
+
+def test_a_file_that_the_run_did_not_write(tree):
+    (result,) = tree.rglob("result.json")
+    file = result.with_name("model.safetensors")
+    content = file.read_bytes()
+    file.unlink()
+    link_files(RunFolder(result.parent))
+    file.write_bytes(content)
+    (found,) = [one for one in verify(tree) if one.damage]
+    assert found.damage.startswith(f"{file} is damaged (result.json does not name it: it is of another run); ")
+
+
+@pytest.mark.parametrize("name", ["result.json", "experiment.json"])
+def test_files_swapped_between_two_seeds(tmp_path, name, capfd):
+    for seed in range(3):
+        put_run(tmp_path / "runs", experiment_of("er", seed=seed), square(50.0 + seed), memory=True)
+    one, other, _ = sorted(tmp_path.rglob(name))
+    contents = one.read_bytes(), other.read_bytes()
+    other.write_bytes(contents[0])
+    one.write_bytes(contents[1])
+    found = [one for one in verify(tmp_path) if one.damage]
+    assert [one.path for one in found] == [file.with_name("result.json") for file in (one, other)]
+    assert all("(result.json is of another run than experiment.json); " in one.damage for one in found)
+    assert run_cli(["table", str(tmp_path / "runs"), "--format", "csv"]) == 0
+    printed = capfd.readouterr()
+    assert "52.0" in printed.out
+    assert "50.0" not in printed.out
+    assert "51.0" not in printed.out
+    assert printed.err.count("left out: ") == printed.err.count("result.json is of another run") == 2
+
+
+@pytest.mark.parametrize("links", [{"files": 3}, {"files": {"memory.safetensors": 3}}, {"files": {}}])
+def test_a_result_with_odd_names_of_files(tree, links):
+    (result,) = tree.rglob("result.json")
+    link_files(RunFolder(result.parent), **links)
+    found = [one for one in verify(tree) if one.damage]
+    assert all("\n" not in one.damage and "result.json" in one.damage for one in found)
+    assert bool(found) == (links != {"files": {}})
+
+
 def test_a_line_of_a_packed_file_is_checked_behind_its_compression(tree):
     file = tree / "packed.jsonl.gz"
     file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()).replace(b"50.0", b"51.0", 1)))
     (found,) = [one for one in verify(file) if one.damage]
-    assert found.damage.startswith(f"{file} is damaged (1 lines, first line 2: packed.jsonl.gz is damaged: its digest")
+    assert found.damage.startswith(f"{file} is damaged (1 line, first line 2: packed.jsonl.gz is damaged: its digest")
+
+
+def test_lines_of_a_packed_file_that_are_gone_or_of_another_file(tmp_path, capfd):
+    files = []
+    for number in range(2):
+        for seed in range(3):
+            put_run(tmp_path / f"runs{number}", experiment_of("er", seed=seed), square(50.0 + seed + 10 * number))
+        files.append(tmp_path / f"packed{number}.jsonl.gz")
+        assert run_cli(["results", "pack", str(tmp_path / f"runs{number}"), str(files[-1])]) == 0
+    one, other = (gzip.decompress(file.read_bytes()).splitlines(keepends=True) for file in files)
+    for lines, why in (
+        ([*one[:2], *one[3:]], "damaged: 2 runs, of 3 that were packed"),
+        ([*one, b"{}\n"], "damaged: 4 runs, of 3 that were packed"),
+        ([*one[:2], other[2], one[3]], "damaged: its lines are not those that were packed"),
+        ([one[0], one[2], one[1], one[3]], "damaged: its lines are not those that were packed"),
+        ([one[0].replace(b'"runs":3', b'"runs":2'), *one[1:3]], "its digest is wrong"),
+    ):
+        files[0].write_bytes(gzip.compress(b"".join(lines)))
+        (found,) = [one for one in verify(files[0]) if one.damage]
+        assert found.damage.startswith(f"{files[0]} cannot be read (")
+        assert why in found.damage
+        assert run_cli(["table", str(files[0])]) == 2
+        assert why in capfd.readouterr().err
+    old = json.dumps({"format": "gcr-runs", "version": 1}).encode() + b"\n"
+    files[0].write_bytes(gzip.compress(b"".join([old, *one[1:3]])))
+    assert run_cli(["verify", str(files[0])]) == 0
+    assert capfd.readouterr().out.endswith("1 checked, 0 damaged; 1 of an older gcr could be checked in part only\n")
 
 
 def test_a_line_that_is_being_written_is_no_damage(tree):
@@ -103,7 +186,7 @@ def test_files_of_an_older_gcr_are_counted(tree, capfd, caplog):
         del values["digest"]
         file.write_text(json.dumps(values, indent=2) + "\n")
     assert run_cli(["verify", str(tree)]) == 0
-    assert capfd.readouterr().out.endswith("0 damaged; 3 of an older gcr carry no digest\n")
+    assert capfd.readouterr().out.endswith("0 damaged; 3 of an older gcr could be checked in part only\n")
     (message,) = caplog.messages
     assert "experiment.json carries no digest, being of an older gcr" in message
 

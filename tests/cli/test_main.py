@@ -248,6 +248,53 @@ def test_a_broken_result_beside_it_does_not_spoil_a_run(tmp_path):
     assert "│ er " in done.stdout
 
 
+def test_a_damaged_result_is_not_counted_as_there(tmp_path):
+    command = ["run", "seq-digits", "--method", "er", *QUICK, "--out", tmp_path]
+    assert here(*command).returncode == 0
+    (file,) = tmp_path.rglob("result.json")
+    file.write_bytes(file.read_bytes().replace(b'"steps": ', b'"steps": 1', 1))
+    done = here(*command)
+    assert done.returncode == 1
+    assert "1 of 1 runs were there already, 1 of them damaged: move what is named below away" in done.stderr
+    assert f"left out: {file.parent} cannot be read (result.json is damaged: its digest is wrong)" in done.stderr
+
+
+HOSTILE = "er\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
+
+
+def test_names_of_folders_are_text_to_the_terminal(made, tmp_path):
+    """Escape sequences, C1 controls and reversed writing are shown, not obeyed."""
+    folder = next(made.glob("*/seed-0")).parent
+    folder.rename(made / HOSTILE)
+    for seed in (0, 1):
+        put_run(made, experiment_of("gcr", seed=seed, buffer=70), square(40.0), name=f"x{HOSTILE}")
+    (made / f"x{HOSTILE}" / "seed-1" / "result.json").write_text("{")
+    for words in (
+        ("table", made),
+        ("table", made, "--format", "markdown"),
+        ("table", made / HOSTILE / "none"),
+        ("results", "list", made),
+        ("verify", made),
+        ("compare", made / HOSTILE, made / f"x{HOSTILE}"),
+        ("run", HOSTILE),
+    ):
+        done = here(*words)
+        shown = done.stdout + done.stderr
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", shown), shown
+    assert r"er\x1b]0;owned\x07\x1b[31m\x9b2J\u202e" in here("results", "list", made).stdout
+
+
+def test_a_locale_without_our_signs(made):
+    env = os.environ | {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "gcr", "table", str(made)]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=HANG_SECONDS)
+    table = [line for line in done.stdout.decode("ascii").splitlines() if line.startswith("|")]
+    assert done.returncode == 0
+    assert any(" +/- " in line for line in table)
+    assert len({len(line) for line in table}) == 1
+    assert b"?" not in done.stdout
+
+
 def test_no_arguments_show_the_help():
     done = gcr()
     assert "Usage" in done.stdout + done.stderr

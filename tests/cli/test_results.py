@@ -118,7 +118,7 @@ def test_damaged_files_are_named(runs, gcr, tmp_path):
     for command in ("table", "report"):
         refused(gcr(command, results / "cut.jsonl.gz"), "cut.jsonl.gz cannot be read (damaged or cut short)")
     lines = gzip.decompress(content).splitlines(keepends=True)
-    (results / "cut.jsonl.gz").write_bytes(gzip.compress(b"".join([*lines[:3], b"{\n"])))
+    (results / "cut.jsonl.gz").write_bytes(gzip.compress(b"".join([*lines[:3], b"{\n", *lines[4:]])))
     code, _, warned = gcr("table", results / "cut.jsonl.gz")
     assert code == 0
     assert f"{results}/cut.jsonl.gz/line-4 cannot be read" in warned

@@ -306,7 +306,7 @@ def test_a_network_whose_weights_do_not_fit(gcr, state):
     for words in (["update", "state", "first.csv"], ["predict", "state", "first.csv"], ["inspect", "state"]):
         code, _, said = gcr(*words)
         assert code == 2
-        assert "error: net does not fit the saved state: trunk.1.weight is (100, 2) there, (100, 3) in net" in said
+        assert "error: state cannot be read by this gcr (form.names, form.mean and form.std must have 3 values" in said
 
 
 def test_a_state_that_lacks_something(gcr, state):
@@ -329,6 +329,16 @@ def test_names_of_classes_may_look_like_markup(gcr):
     assert "[bold]&lt;b&gt;" in Path("page.html").read_text()
     rows = list(csv.DictReader(gcr("predict", "state", "first.csv")[1].splitlines()))
     assert {row["class"] for row in rows} == {"[bold]<b>", "a,b"}
+
+
+def test_names_of_classes_are_text_to_the_terminal(gcr):
+    centres = {"bee\x1b[31m": (0, 0), "ant\x9b2J": (4, 4)}
+    write_rows(Path("first.csv"), centres, centres=centres)
+    for words in (("update", "state", "first.csv", "--epochs", "8"), ("predict", "state", "first.csv")):
+        code, out, said = gcr(*words)
+        assert code == 0, said
+        assert r"bee\x1b[31m" in out
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", out + said)
 
 
 def test_a_learners_state_is_not_a_classifier(gcr, tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import zlib
 
 import made_data as made
 import numpy as np
@@ -115,6 +116,14 @@ def test_pictures_that_are_too_large_or_too_narrow_are_refused(monkeypatch):
             patch.setattr(pictures, limit, 100)
             with pytest.raises(BadPicture, match="20 x 10 pixels; at most 100 are read"):
                 decode(encoded(Image.new("L", (20, 10))), "x")
+
+
+def test_a_picture_beyond_the_limit_of_pillow_is_refused_in_our_words():
+    content = bytearray(encoded(Image.new("L", (20, 10))))
+    content[16:24] = struct.pack(">II", 60_000, 60_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    with pytest.raises(BadPicture, match="more than 80000000 pixels; at most so many are read"):
+        decode(bytes(content), "x")
 
 
 def test_many_large_pictures_are_decoded_one_by_one(monkeypatch):

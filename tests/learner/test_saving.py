@@ -13,7 +13,7 @@ from made_learners import A, B, C, blobs, mlp, quick, same_weights
 from torch import nn
 
 import gcr
-from gcr.learner import StateFolder, state_folder
+from gcr.learner import Learner, StateFolder, state_folder
 from gcr.methods import ClsEr, Der, ErAce, Finetune, Gcr, GcrPlus, Mir
 from gcr.settings import BadInput
 
@@ -264,3 +264,43 @@ def test_a_whole_state_with_values_of_another_kind_is_refused(where, value, tmp_
     file.write_text(json.dumps(values | {"sha256": state_folder._own_hash(values)}))
     with pytest.raises(BadInput):
         gcr.Learner.load(tmp_path / "state", mlp())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda about, tensors: about["place"].update(batch=-1), "place.batch must be a whole number >= 0, got -1"),
+        (lambda about, tensors: about["place"].update(offered=3), "place.offered must be true or false"),
+        (lambda about, tensors: about["optimizer"]["groups"][0].update(lr="x"), "TypeError: "),
+        (lambda about, tensors: about["optimizer"]["groups"][0].pop("eps"), "optimizer lacks eps"),
+        (lambda about, tensors: about["optimizer"]["groups"][0].update(foreach=3), "optimizer.foreach must be true or"),
+        (lambda about, tensors: about.update(augment={"views": {"mean": -1, "std": [1]}}), "views.mean must be finite"),
+        (lambda about, tensors: tensors["memory.label"].fill_(9), "memory.label must be 0 to 1"),
+        (lambda about, tensors: tensors["memory.kept"].fill_(-1), "kept of state must be one whole number >= 0"),
+        (lambda about, tensors: tensors.pop("memory.task"), "memory.task is missing or of another shape"),
+    ],
+)
+def test_a_whole_state_with_odd_values_is_named(tmp_path, change, why):
+    learner = Learner(mlp(), 12, optimizer=quick)
+    learner.fit(*blobs([A, B], n=8), epochs=1)
+    about, tensors = learner.state()
+    about = json.loads(json.dumps(about))
+    change(about, tensors)
+    StateFolder(tmp_path / "state").write({"learner": about}, tensors)
+    with pytest.raises(BadInput) as error:
+        Learner.load(tmp_path / "state", mlp())
+    assert str(error.value).startswith(f"{tmp_path / 'state'} cannot be read by this gcr (")
+    assert why in str(error.value)
+    assert str(error.value).endswith("; load it with the gcr that made it")
+
+
+@pytest.mark.parametrize("name", ["0.exp_avg", "1.step"])
+def test_an_optimizer_that_lacks_something(tmp_path, name):
+    learner = Learner(mlp(), 12, optimizer=quick)
+    learner.fit(*blobs([A, B], n=8), epochs=1)
+    about, tensors = learner.state()
+    for changed in ({}, {f"optimizer.{name}": torch.full((7, 7), 1.0)}, {f"optimizer.{name}": torch.tensor(-1)}):
+        held = {key: tensor for key, tensor in tensors.items() if key != f"optimizer.{name}"} | changed
+        StateFolder(tmp_path / "state").write({"learner": about}, held)
+        with pytest.raises(BadInput, match=f"optimizer does not fit the saved one .*{name[1:]}"):
+            Learner.load(tmp_path / "state", mlp())

@@ -114,6 +114,13 @@ def test_a_newer_format(state, monkeypatch, made, maker):
     assert_holds(state, 2)
 
 
+def test_a_flipped_format_is_damage(state):
+    file = state.path / "version-0002" / "learner.json"
+    file.write_text(file.read_text().replace('"format": 1', '"format": 5', 1))
+    with pytest.raises(Damaged, match=r"learner.json is damaged \(its checksum is wrong\)"):
+        state.read()
+
+
 def test_a_newer_format_with_nothing_before_it(tmp_path, monkeypatch):
     folder = StateFolder(tmp_path / "state")
     with monkeypatch.context() as later:

@@ -10,6 +10,7 @@ import torch
 import gcr
 from gcr import scenarios
 from gcr.experiments.experiment import compose
+from gcr.files import read_tensors, tensor_bytes
 from gcr.methods import METHODS
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job, run_job
@@ -165,6 +166,67 @@ def test_a_network_of_another_shape(copied):
     (copied / "model.safetensors").write_bytes(other.to_bytes())
     with pytest.raises(BadInput, match="does not fit this gcr"):
         load_run(copied)
+
+
+def put_about(copied, **changed):
+    saved = read_model(copied / "model.safetensors")
+    (copied / "model.safetensors").write_bytes(replace(saved, about=dict(saved.about) | changed).to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"views": {"mean": [-1.0], "std": [0.0]}}, r"views.std must be finite numbers > 0, got \[0.0\]"),
+        ({"views": {"mean": -1, "std": [1.0]}}, "views.mean must be finite numbers, got -1"),
+        ({"views": {"mean": [0.5], "std": [1.0], "pad": "x"}}, "views.pad must be a whole number >= 0, got 'x'"),
+        ({"views": {"mean": [0.5] * 3, "std": [1.0] * 3}}, "views.mean must have 1 numbers"),
+        ({"views": []}, "views must have mean and std"),
+        ({"image_shape": [1, 8]}, "image_shape must be channels, height and width"),
+        ({"image_shape": [1, 10**5, 10**5]}, "is .100, 64. there"),
+        ({"class_names": []}, "class_names must be a list of text"),
+        ({"pixels": "int8"}, "pixels must be uint8 or float32, got 'int8'"),
+        ({"model": 7}, "model must be text, got 7"),
+    ],
+)
+def test_a_whole_model_file_with_odd_values(copied, changed, why):
+    put_about(copied, **changed)
+    with pytest.raises(BadInput, match=why) as error:
+        load_run(copied)
+    assert f"{copied / 'model.safetensors'} does not fit this gcr (" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["image", "label", "logits", "weight", "task"])
+def test_a_memory_without_a_column_or_with_another(copied, name):
+    file = copied / "memory.safetensors"
+    _, columns = read_tensors(file)
+    for changed in ({}, {name: columns[name][:3]}, {name: columns[name].to(torch.float64)}):
+        file.write_bytes(tensor_bytes({key: column for key, column in columns.items() if key != name} | changed))
+        with pytest.raises(BadInput, match=r"is missing or of another shape|image or label is missing") as error:
+            load_run(copied)
+        assert str(error.value).startswith(f"{file} does not fit the run (")
+    file.write_bytes(tensor_bytes(columns | {"label": columns["label"] + 99}))
+    with pytest.raises(BadInput, match=r"label must be 0 to 9\); move it away"):
+        load_run(copied)
+
+
+def test_files_of_another_run_are_not_taken(copied, tmp_path):
+    other = trained(tmp_path / "other", "er", model="mlp", lr=0.2)
+    for name in ("model.safetensors", "memory.safetensors", "result.json"):
+        whole = (copied / name).read_bytes()
+        (copied / name).write_bytes((other / name).read_bytes())
+        with pytest.raises(BadInput, match=r"result.json names another one|result.json is of another run"):
+            load_run(copied)
+        (copied / name).write_bytes(whole)
+    load_run(copied)
+
+
+def test_tensors_that_a_method_predicts_with_are_checked(tmp_path):
+    path = trained(tmp_path, "icarl", model="mlp")
+    saved = read_model(path / "model.safetensors")
+    (path / "model.safetensors").write_bytes(replace(saved, extras={"means": saved.extras["means"][:3]}).to_bytes())
+    with pytest.raises(BadInput, match=r"extra.means is \(3, 100\) there, \(10, 100\) here"):
+        load_run(path)
 
 
 def test_a_network_travels_between_machines(folder, tmp_path):

@@ -28,7 +28,7 @@ from gcr.settings import BadInput
 
 pytest.importorskip("ray")
 
-MEASURED = {"seconds", "finished", "peak_bytes", "digest"}
+MEASURED = {"seconds", "finished", "peak_bytes", "digest", "files"}
 exec(SLOW_CLOCK)  # of clusters that this process begins
 
 

@@ -15,7 +15,7 @@ from gcr.cli.main import run_cli
 from gcr.runs.folder import RunFolder
 
 COMMAND = ["run", "seq-digits", "--model", "mlp", "--epochs", "4", "--buffer", "50"]
-MEASURED = {"seconds", "finished", "peak_bytes", "digest"}
+MEASURED = {"seconds", "finished", "peak_bytes", "digest", "files"}
 
 
 def start(out, *more, script=("-m", "gcr"), env=None):

@@ -166,6 +166,15 @@ def rewritten(file, change):
         ),
         (lambda about, tensors: about.pop("identity"), "its header does not say what it is"),
         (lambda about, tensors: about["place"].pop("stage"), "it lacks stage"),
+        (lambda about, tensors: about["place"].update(stage=99), "stage 99, epoch 2, step 0 is not in the plan"),
+        (lambda about, tensors: about["place"].update(epoch=-1), "epoch must be a whole number >= 0, got -1"),
+        (lambda about, tensors: about["place"].update(steps=7), "steps must be those before stage 0, epoch 2, got 7"),
+        (lambda about, tensors: about["place"].update(class_il=[[1.0]]), "class_il must be 0 rows of 3 accuracies"),
+        (lambda about, tensors: about["place"].update(untrained=None), "untrained must be 2 rows of 3 accuracies"),
+        (lambda about, tensors: about["place"].update(selections=3), "selections must be a list of objects"),
+        (lambda about, tensors: about["place"].update(seconds="x"), "seconds a number"),
+        (lambda about, tensors: tensors["memory.kept"].fill_(99), "kept and pooled of state must be <= capacity"),
+        (lambda about, tensors: tensors["memory.label"].fill_(77), "memory.label must be 0 to 5"),
     ],
 )
 def test_a_damaged_checkpoint_changes_nothing_and_gives_way(tmp_path, change, words):
@@ -174,6 +183,7 @@ def test_a_damaged_checkpoint_changes_nothing_and_gives_way(tmp_path, change, wo
     run = new_run(tmp_path)
     assert run.state.steps == 3
     assert words in run.remarks[0]
+    assert run.remarks[0].count("checkpoint-000000006.safetensors") == 1
 
 
 @given(data=st.data())

@@ -119,7 +119,7 @@ def test_a_run_does_not_depend_on_its_pack(tmp_path, pack):
     """A pack of one, of four different methods and seeds, and of whatever size pays."""
     alone, together = digits(tmp_path / "alone", pack=1), digits(tmp_path / "together", pack=pack)
     for ours, theirs in zip(alone, together, strict=True):
-        measured = {"seconds": 0, "finished": "", "peak_bytes": 0}
+        measured = {"seconds": 0, "finished": "", "peak_bytes": 0, "files": {}}
         assert ours.result() | measured == theirs.result() | measured
         ours_kept, theirs_kept = ours.memory(), theirs.memory()
         assert all(torch.equal(ours_kept[name], theirs_kept[name]) for name in ours_kept)
