@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -56,6 +57,7 @@ def run_cli(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 ok, 1 a run failed, 2 bad usage, 130 or 143 stopped by a signal."""
     launch.words[:] = sys.argv[1:] if arguments is None else arguments
     files.unchecked.clear()
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # what it warns of is named by gcr where it matters
     try:
         returned: object = app(arguments, standalone_mode=False)
         return returned if isinstance(returned, int) else 0

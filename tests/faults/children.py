@@ -50,7 +50,7 @@ class Child:
         try:
             for number, file in enumerate(self.outputs, 1):
                 os.dup2(file.fileno(), number)
-            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+            sys.stdout, sys.stderr = (open(n, "w", errors="replace", closefd=False) for n in (1, 2))  # as gcr has them
             if folder is not None:
                 os.chdir(folder)
             code = work() or 0
