@@ -5,6 +5,7 @@ The first update fixes the form (size and channels, or columns and their scale).
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,8 +47,22 @@ class Form:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Form:
+        """ValueError of values that no update writes."""
         plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-        return cls(**plain)
+        form = cls(**plain)
+        features, sizes = form.kind == "features", {len(form.names), len(form.mean), len(form.std)}
+        plausible = (
+            form.kind in ("pictures", "features")
+            and all(type(side) is int and side > 0 for side in form.shape)
+            and all(isinstance(name, str) for name in form.names)
+            and all(type(value) is float and math.isfinite(value) for value in (*form.mean, *form.std))
+            and all(form.std)
+            and len(sizes) == 1
+            and features == (sizes != {0})
+        )
+        if not plausible:
+            raise ValueError("its form is not one of pictures or features")
+        return form
 
     @property
     def known_columns(self) -> tuple[str, ...] | None:

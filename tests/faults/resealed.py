@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from children import Child
 from damage import HUNG_SECONDS, Kind, copied, cost, is_hung, prepared
-from digests import check_whole, sealed
+from digests import check_whole, link_state, sealed
 from tally import Tally
 
 DEEP: Any = 1
@@ -112,6 +112,8 @@ def reseal_kind(kind: Kind, folder: Path, number: int, seed: int) -> Tally:
         content = odd(file.name, file.read_bytes(), draw)
         check_whole(file.name, content)
         file.write_bytes(content)
+        if (file.parent / "learner.json").exists():
+            link_state(file.parent)
         ended = Child(kind.use, work).wait(HUNG_SECONDS)
         found = []
         if is_hung(ended):
