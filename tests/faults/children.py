@@ -50,7 +50,8 @@ class Child:
         try:
             for number, file in enumerate(self.outputs, 1):
                 os.dup2(file.fileno(), number)
-            sys.stdout, sys.stderr = (open(n, "w", errors="replace", closefd=False) for n in (1, 2))  # as gcr has them
+            outputs = (open(n, "w", errors="replace", closefd=False) for n in (1, 2))  # noqa: SIM115
+            sys.stdout, sys.stderr = outputs  # as ``python -m gcr`` has them
             if folder is not None:
                 os.chdir(folder)
             code = work() or 0

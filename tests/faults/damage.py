@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import operator
 import random
 import re
 import shutil
@@ -229,7 +230,12 @@ def damage_kind(kind: Kind, folder: Path, number: int, seed: int) -> Tally:
         what = f"{kind.name}, {how.__name__} in {file.name}, number {i}"
         tally.count(what, *_judged(kind, work, ended, [whole, *fewer], file))
         tally.add(cost(ended))
+        tally.add(Tally(measured={"bytes": differing(before, content)}))
     return tally
+
+
+def differing(one: bytes, other: bytes | bytearray) -> int:
+    return sum(map(operator.ne, one, other)) + abs(len(one) - len(other))
 
 
 def cost(ended: Ended) -> Tally:

@@ -1,12 +1,13 @@
 """Hostile files: archives that lead out or never end, pickles in every place, pictures, tables and JSON that lie.
 
-Nothing is let in: no file outside the folder, no code run, no result made of them; a reader says so within 10 seconds of
-a processor and 1 GiB.
+Nothing is let in: no file outside the folder, no code run, no result made of them; a reader says so within 10 seconds
+of a processor and 1 GiB.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import random
 import stat
@@ -17,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from children import Child, Ended
 from damage import HUNG_SECONDS, cost, is_hung
@@ -160,26 +162,26 @@ def pickles(at: Path) -> Tally:
     """In the place of each kind of file that each reader reads: refused or passed over, never run."""
     from fuzz_readers import READERS
 
-    tally = Tally()
+    tally, touched = Tally(), at / "touched"
     for name, reader in READERS.items():
         sound = reader.files()
-        for file in {os.path.basename(file).rpartition(".")[2]: file for file in sound}.values():
-            for number in range(4):
-                folder, touched = at / f"{name}-{len(names(at))}", at / "touched"
-
-                def read(file: str = file, number: int = number, folder: Path = folder) -> int:
-                    from test_security import hostile
-
-                    for other, good in (sound | {file: hostile(touched)[number]}).items():
-                        (folder / other).parent.mkdir(parents=True, exist_ok=True)
-                        (folder / other).write_bytes(reader.pack(other, good))
-                    return _answer(partial(reader.read, folder))
-
-                ended = Child(read).wait(HUNG_SECONDS)
-                found = _bounded(ended) or ["wrong"] * touched.exists()
-                tally.count(f"a pickle for {file} of {name}: {ended.err[-200:]!r}", *found)
-                tally.add(cost(ended))
+        places = {os.path.basename(file).rpartition(".")[2]: file for file in sound}.values()
+        for number, file in itertools.product(range(4), places):
+            folder = at / f"{tally.tried}"
+            ended = Child(partial(_read_pickle, reader, sound, file, number, folder, touched)).wait(HUNG_SECONDS)
+            found = _bounded(ended) or ["wrong"] * touched.exists()
+            tally.count(f"a pickle for {file} of {name}: {ended.err[-200:]!r}", *found)
+            tally.add(cost(ended))
     return tally
+
+
+def _read_pickle(reader: Any, sound: dict[str, bytes], file: str, number: int, folder: Path, touched: Path) -> int:
+    from test_security import hostile
+
+    for name, content in (sound | {file: hostile(touched)[number]}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(reader.pack(name, content))
+    return _answer(partial(reader.read, folder))
 
 
 def mutated(at: Path, reader: str, number: int, seed: int) -> Tally:

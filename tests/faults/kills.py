@@ -1,5 +1,5 @@
-"""``kill -9`` at moments drawn by seed: after each what is there is whole; the same command again ends in the same bits,
-and leaves nothing behind."""
+"""``kill -9`` at moments drawn by seed: after each what is there is whole; the same command again ends in the same
+bits, and leaves nothing behind."""
 
 from __future__ import annotations
 

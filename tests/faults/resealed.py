@@ -1,4 +1,4 @@
-"""Odd contents under a right digest, as from a program that writes these files itself: refused in a line, or harmless."""
+"""Odd contents under a right digest, as of a program that writes these files itself: refused in a line, or harmless."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DEEP: Any = 1
 for _ in range(55):
     DEEP = [DEEP]
 ODD: tuple[Any, ...] = (
-    None, True, 0, -1, 2**70, 10**400, 1e308, 0.5, float("nan"), float("inf"), "", "x", "\0", "\ud800", "\x1b[2J", "[red]",
-    "../../../etc/passwd", "<script>", "9" * 10_000, [], {}, [[]], [None], {"": None}, [1, [2]], DEEP,
+    None, True, 0, -1, 2**70, 10**400, 1e308, 0.5, float("nan"), float("inf"), "", "x", "\0", "\ud800", "\x1b[2J",
+    "[red]", "../../../etc/passwd", "<script>", "9" * 10_000, [], {}, [[]], [None], {"": None}, [1, [2]], DEEP,
 )  # fmt: skip
 DTYPES = (torch.uint8, torch.int64, torch.float16, torch.float64, torch.bool)
 

@@ -176,7 +176,8 @@ def closed_pipe(folder: Path, commands: Sequence[str] = PIPED) -> Tally:
         for lines in (0, 1):
             started = [sys.executable, "-m", "gcr", *words.split()]
             process = subprocess.Popen(started, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
             for _ in range(lines):
                 process.stdout.readline()
             process.stdout.close()  # as head does when it has seen enough

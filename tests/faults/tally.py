@@ -21,7 +21,7 @@ class Tally:
     tracebacks: int = 0
     hangs: int = 0
     failures: list[str] = field(default_factory=list)  # in words
-    measured: dict[str, float] = field(default_factory=dict)  # counts by what was hit, and seconds and bytes: "most ..."
+    measured: dict[str, float] = field(default_factory=dict)  # counts, and of what begins with "most" the most
 
     def count(self, what: str, *found: str) -> None:
         """One attack; ``found`` are names of the counts above."""

@@ -42,7 +42,7 @@ def fail_writes(prepared: Prepared, folder: Path, every: int = 1, first: int = 0
 
 
 def _judged(prepared: Prepared, folder: Path, ended: Ended) -> list[str]:
-    """Exit code 1 or 2 and a line, or 0 and all is done; then, with room again, the command goes on to the same bits."""
+    """Exit code 1 or 2 and a line, or 0 and all is done; with room again the command goes on to the same bits."""
     found = []
     saves = prepared.victim.name == "Learner.save"  # in a program of one's own: an exception, not a line
     if saves and ended.code == BROKEN and "gcr.settings.BadInput: cannot write" in ended.err:
