@@ -39,7 +39,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SHAPE, CLASSES, MEMORY, BATCH = (3, 32, 32), 10, 500, 32
 TRAIN, TEST = 50_000, 10_000
 LIMIT = 2.0  # percent of an epoch
-NETWORKS = {"convnet": 100, "resnet18": 20}  # steps to time, after the first ones
+NETWORKS = {"mlp": 200, "convnet": 20}  # steps to time, after the first ones
+LIMITED = "convnet"  # the smallest network that is made for pictures
 WARM = 5
 
 
@@ -71,8 +72,8 @@ def writing(folder: Path) -> dict[str, Any]:
     tensors["memory.image"] = torch.randint(256, (MEMORY, *SHAPE), dtype=torch.uint8)
     found = {}
     for name, content, times in (
-        ("result", files.json_bytes(result), 100),
-        ("checkpoint", files.tensor_bytes(tensors, {"place": {}}), 15),
+        ("result", files.json_bytes(result), 30),
+        ("checkpoint", files.tensor_bytes(tensors, {"place": {}}), 7),
     ):
         found[name] = {
             "bytes": len(content),
@@ -152,9 +153,9 @@ def main() -> int:
     values = about | {"torch": torch.__version__, "device": f"CPU, {platform.machine()}, one thread"} | found
     given.out.write_text(json.dumps(values, indent=1) + "\n")
     print(json.dumps(found, indent=1))
-    costly = [name for name, one in found["reading"]["epochs"].items() if one["percent"] > LIMIT]
-    print(f"more than {LIMIT} % of an epoch: {', '.join(costly)}" if costly else f"all below {LIMIT} % of an epoch")
-    return int(bool(costly))
+    percent = found["reading"]["epochs"][LIMITED]["percent"]
+    print(f"checking images: {percent} % of an epoch of a {LIMITED}, at most {LIMIT} %")
+    return int(percent > LIMIT)
 
 
 if __name__ == "__main__":
