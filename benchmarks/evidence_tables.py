@@ -244,4 +244,6 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "precision": ("docs/performance.md", other.precision),
     "corrupted": ("docs/appendix.md", other.corrupted),
     "faults": ("docs/faults.md", other.faults),
+    "kills": ("docs/faults.md", other.kills),
+    "integrity": ("docs/faults.md", other.integrity),
 }
