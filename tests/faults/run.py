@@ -183,8 +183,10 @@ def summary(found: dict[str, Tally]) -> list[str]:
     for what, names in SUMMARY.items():
         tried = [found[name] for name in names if name in found]
         if tried:
-            more = "".join(f", {number:,} {name}" for one in tried for name, number in one.measured.items()
-                           if names[0] == "kills" or name == "bytes")  # fmt: skip
+            counts = found["kills"].measured if names[0] == "kills" and "kills" in found else {}
+            more = "".join(f", {number:,} {phase}" for phase, number in counts.items())
+            damaged = sum(one.measured.get("bytes", 0) for one in tried)
+            more += f", {damaged:,} bytes" if damaged else ""
             lines.append(f"{what}: {sum(one.survived for one in tried):,} of {sum(one.tried for one in tried):,}{more}")
     untried = [name for name, tally in found.items() if not tally.tried]
     bad = [f"{name} ({tally.tried - tally.survived})" for name, tally in found.items() if tally.survived < tally.tried]
