@@ -28,7 +28,7 @@ test: setup
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not gpu and not slow" $(WORKERS)
 
-# Kills, full disks, damaged files, many processes, signals, 10,000 runs: about ten minutes on two cores.
+# Kills, full disks, damaged and hostile files, many processes, signals, 10,000 runs: 10 to 30 minutes on two cores.
 faults: setup
 	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python tests/faults/run.py
 

@@ -247,3 +247,32 @@ def fuzz() -> str:
     head = ["reader", "seconds", "tried", "refused", "read", "findings", "longest case, s", "most memory, MiB"]
     keys = ("seconds", "tried", "refused", "read", "findings", "longest_seconds", "most_mib")
     return markdown(head, [[name, *(f"{one[key]:,g}" for key in keys)] for name, one in _json("fuzz").items()])
+
+
+def kills() -> str:
+    """Where the processes were when they were killed, of ``make faults``."""
+    phases = _json("faults")["attacks"]["kills"]["measured"]
+    return markdown(["killed in", *phases], [["kills", *(f"{number:,}" for number in phases.values())]])
+
+
+def integrity() -> str:
+    """What durable and checked files cost, of ``benchmarks/integrity.py``."""
+    found = _json("integrity")
+    rows = [
+        [
+            f"a {name} of {one['bytes']:,} bytes",
+            *(f"{one['milliseconds'][how]} ms" for how in ("with fsync", "without")),
+        ]
+        for name, one in found["writing"].items()
+    ]
+    return markdown(["written", "with fsync", "without"], rows) + "\n\n" + _checking(found["reading"])
+
+
+def _checking(found: dict[str, Any]) -> str:
+    shares = [
+        f"{one['percent']} % of an epoch of {name} on the same processor" for name, one in found["epochs"].items()
+    ]
+    return (
+        f"Checking {found['images']:,} images of CIFAR-10's size, once in a run and in the background, takes "
+        f"{found['check seconds']} processor seconds:\n{', '.join(shares)}."
+    )

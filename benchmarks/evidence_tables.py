@@ -251,4 +251,6 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "gcr-plus": ("docs/choose.md", plus.targets),
     "gcr-plus-cost": ("docs/choose.md", plus.cost),
     "fuzz": ("docs/faults.md", other.fuzz),
+    "kills": ("docs/faults.md", other.kills),
+    "integrity": ("docs/faults.md", other.integrity),
 }

@@ -163,7 +163,7 @@ def _converted(name: str, kind: str, value: Any) -> Any:
             raise wrong
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise wrong from None
         if not math.isfinite(number) or (kind == "int" and number != int(number)):
             raise wrong

@@ -1,7 +1,8 @@
-"""Settings that are true or false."""
+"""Settings: what is true or false, and numbers that are too large."""
 
 import pytest
 
+from gcr.experiments.experiment import compose
 from gcr.scenarios import Stream
 from gcr.settings import BadInput
 
@@ -15,3 +16,8 @@ def test_true_or_false(given, value):
 def test_neither_true_nor_false(given):
     with pytest.raises(BadInput, match="online must be true or false, got"):
         Stream(online=given)
+
+
+def test_a_whole_number_that_is_too_large():
+    with pytest.raises(BadInput, match="batch must be a whole number"):
+        compose("seq-digits", "er", overrides={"batch": 10**400})

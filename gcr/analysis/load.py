@@ -22,6 +22,7 @@ from gcr.settings import BadInput, brief_of, unknown
 
 StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
 
+LARGEST = 1e15  # of what is averaged and squared
 PROTOCOLS = {"class_il": "class-IL", "task_il": "task-IL"}
 METRICS = {
     "accuracy": "accuracy",
@@ -286,7 +287,7 @@ def check_result(result: Any) -> None:
         matrix = result[protocol]["matrix"]
         if not matrix or not all(isinstance(row, list) and len(row) == len(matrix[0]) > 0 for row in matrix):
             raise BadInput(f"{protocol}.matrix must be rows of equal length")
-        if not all({int, float}.issuperset(map(type, row)) and all(map(math.isfinite, row)) for row in matrix):
+        if not all(map(_is_row, matrix)):
             raise BadInput(f"{protocol}.matrix must be finite numbers")
 
 
@@ -301,5 +302,11 @@ def _check_fields(values: Any, kinds: Mapping[str, type | None], name: str) -> N
             raise BadInput(f"{name}.{key} must be of kind {kind.__name__}, got {value!r:.40}")
 
 
+def _is_row(row: list[Any]) -> bool:
+    """Of numbers; quick, since a study has many."""
+    return {int, float}.issuperset(map(type, row)) and max(map(abs, row)) <= LARGEST and all(map(math.isfinite, row))
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Finite, and with room for sums of squares."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST

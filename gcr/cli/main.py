@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -57,6 +58,7 @@ def run_cli(arguments: list[str] | None = None) -> int:
     launch.words[:] = sys.argv[1:] if arguments is None else arguments
     files.unchecked.clear()
     files.linked_to_none.clear()
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # what it warns of is named by gcr where it matters
     try:
         returned: object = app(arguments, standalone_mode=False)
         return returned if isinstance(returned, int) else 0

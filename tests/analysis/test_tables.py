@@ -154,6 +154,9 @@ RESULT = {"class_il": WHOLE, "task_il": WHOLE, "seconds": 2.0, "steps": 9, "devi
         (json.dumps(RESULT | {"task_il": WHOLE | {"anytime": float("nan")}}), "task_il.anytime must be a finite"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1.0], []]}}), "rows of equal length"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [["a"]]}}), "matrix must be finite numbers"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1e308]]}}), "matrix must be finite numbers"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[10**400]]}}), "matrix must be finite numbers"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"accuracy": 10**400}}), "accuracy must be"),
         (json.dumps(RESULT | {"steps": "9"}), "result.steps must be of kind int"),
     ],
 )

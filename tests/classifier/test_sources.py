@@ -1,10 +1,12 @@
 """What users point at: class folders, tables of paths, tables of features; and what is wrong with them."""
 
+import math
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from gcr.classifier.examples import first_form, read_examples
+from gcr.classifier.examples import Form, first_form, read_examples
 from gcr.classifier.sources import FeatureRows, PictureFiles, find_labelled, find_unlabelled
 from gcr.settings import BadInput
 
@@ -227,3 +229,25 @@ def test_pictures_where_features_belong(folders, tmp_path):
         read_examples(rows, first_form(pictures, None, quiet), False, quiet)
     with pytest.raises(BadInput, match=r"examples must be features, .* got pictures"):
         read_examples(pictures, first_form(rows, None, quiet), False, quiet)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"kind": "sounds"},
+        {"shape": [0]},
+        {"shape": [2.0]},
+        {"names": ["x", ["y"]]},
+        {"names": ["x"]},
+        {"mean": [0.0, "y"]},
+        {"mean": [0.0]},
+        {"std": [1.0, 0.0]},
+        {"std": [1.0, math.nan]},
+    ],
+    ids=str,
+)
+def test_a_form_that_no_update_writes_is_refused(odd):
+    form = {"kind": "features", "shape": [2], "names": ["x", "y"], "mean": [0.0, 0.0], "std": [1.0, 1.0]}
+    assert Form.from_json(form).to_json() == {key: tuple(v) if key != "kind" else v for key, v in form.items()}
+    with pytest.raises(BadInput, match="form"):
+        Form.from_json(form | odd)

@@ -21,6 +21,8 @@ class Ended:
     code: int  # negative: the signal that ended it
     out: str
     err: str
+    seconds: float = 0.0  # of a processor
+    mebibytes: float = 0.0
 
     @property
     def traceback(self) -> bool:
@@ -48,7 +50,8 @@ class Child:
         try:
             for number, file in enumerate(self.outputs, 1):
                 os.dup2(file.fileno(), number)
-            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+            outputs = (open(n, "w", errors="replace", closefd=False) for n in (1, 2))  # noqa: SIM115
+            sys.stdout, sys.stderr = outputs  # as ``python -m gcr`` has them
             if folder is not None:
                 os.chdir(folder)
             code = work() or 0
@@ -63,7 +66,7 @@ class Child:
 
     def ended(self) -> bool:
         if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            pid, status, self.used = os.wait4(self.pid, os.WNOHANG)
             if pid:
                 self.code = os.waitstatus_to_exitcode(status)
         return self.code is not None
@@ -83,9 +86,9 @@ class Child:
             texts.append(file.read().decode(errors="replace"))
             file.close()
         assert self.code is not None
-        if hung:
-            return Ended(BROKEN, texts[0], texts[1] + "\nhung")
-        return Ended(self.code, *texts)
+        code, last = (BROKEN, "\nhung") if hung else (self.code, "")
+        seconds, mebibytes = self.used.ru_utime + self.used.ru_stime, self.used.ru_maxrss / 1024
+        return Ended(code, texts[0], texts[1] + last, seconds, mebibytes)
 
 
 def in_child(work: Callable[[], int | None], folder: Path | None = None) -> Ended:

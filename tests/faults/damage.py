@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import json
+import operator
 import random
 import re
 import shutil
@@ -15,10 +18,15 @@ from typing import Any
 
 from children import Child, Ended, in_child
 from file_layer import KILL, Layer
+from made_runs import experiment_of
 from tally import Tally
-from victims import TRAIN, command, make_cache, make_runs, make_state, run_facts
+from victims import TRAIN, VICTIMS, command, make_cache, make_runs, make_state, run_facts, unmeasured
 
-HUNG_SECONDS = 300  # a guard; reading takes a second
+from gcr.runs.folder import RunFolder
+
+HUNG_SECONDS = 300  # a guard against one that waits for ever
+READ_SECONDS = 10.0  # of a processor: the most that a reader may take, however busy the machine is
+REASON = "the loss is NaN or inf in step 3"
 
 
 @dataclass(frozen=True)
@@ -88,25 +96,33 @@ def make_packed() -> None:
 
 
 def make_unfinished() -> None:
-    """A run that was killed when most of it was done, with its checkpoints."""
+    """A run that was killed before its last step, with its checkpoints."""
     make_cache()
     folder = Path.cwd()
     log = folder.with_name(f"{folder.name}-events")
+    phase_of = VICTIMS[0].phase_of
 
     def count() -> int:
-        Layer(folder, log=log).install(steps=True)
+        Layer(folder, log=log, phase_of=phase_of).install(steps=True)
         return command(TRAIN)
 
     assert in_child(count, folder).code == 0
-    total = int(log.read_bytes())
+    steps = log.read_text().splitlines().count("training")
     shutil.rmtree("runs")
 
     def work() -> int:
-        Layer(folder, KILL, 3 * total // 4).install(steps=True)
+        Layer(folder, KILL, steps - 1, phase_of=phase_of, phase="training").install(steps=True)
         return command(TRAIN)
 
     assert in_child(work, folder).killed
     assert len(list(folder.glob("runs/*/*/checkpoint-*.safetensors"))) == 2
+
+
+def make_diverged() -> None:
+    make_runs()
+    failed = RunFolder(Path("runs/diverged/seed-0"))
+    failed.begin(experiment_of("er", seed=2))
+    failed.fail(REASON)
 
 
 def printed(folder: Path, ended: Ended) -> Any:
@@ -150,11 +166,25 @@ def lines(folder: Path, ended: Ended) -> Any:
     return ended.out
 
 
+def packed(folder: Path, ended: Ended) -> Any:
+    """All that is in the file, without what is measured."""
+    content = gzip.decompress((folder / "all.jsonl.gz").read_bytes())
+    return [unmeasured(json.loads(line)) for line in content.splitlines()]
+
+
+def diverged(folder: Path, ended: Ended) -> Any:
+    """The table and the reason, or a word in its place."""
+    return ended.out.replace("runs/diverged/seed-0/failure.json cannot be read", REASON)
+
+
 TABLE = partial(command, "table runs --format csv")
 PACKED_TABLE = partial(command, "table packed.jsonl.gz --format csv")
 KINDS = (
     Kind("results", make_runs_and_memory, "runs/*/*/result.json", TABLE, printed),
     Kind("experiments", make_runs_and_memory, "runs/*/*/experiment.json", TABLE, printed),
+    Kind("failures", make_diverged, "runs/*/*/failure.json", partial(command, "table runs"), diverged),
+    Kind("metrics", make_runs_and_memory, "runs/*/*/metrics.jsonl",
+         partial(command, "results pack runs all.jsonl.gz --metrics"), packed),
     Kind("packed results", make_packed, "packed.jsonl.gz", PACKED_TABLE, printed),
     Kind("memory", make_runs_and_memory, "runs/*/*/memory.safetensors", load_and_print, lines),
     Kind("memory in the report", make_runs_and_memory, "runs/*/*/memory.safetensors",
@@ -166,18 +196,29 @@ KINDS = (
 )  # fmt: skip
 
 
-def damage_kind(kind: Kind, folder: Path, number: int, seed: int) -> Tally:
-    """``number`` files, one at a time."""
+def prepared(kind: Kind, folder: Path) -> tuple[Path, Path]:
+    """What is copied, and where to."""
     base, work = folder / "base", folder / "work"
     base.mkdir(parents=True)
     made = in_child(kind.prepare, base)
     assert made.code == 0, made
+    return base, work
+
+
+def copied(base: Path, work: Path) -> None:
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(base, work)
+
+
+def damage_kind(kind: Kind, folder: Path, number: int, seed: int) -> Tally:
+    """``number`` files, one at a time."""
+    base, work = prepared(kind, folder)
     whole = _used(kind, base, work)
     fewer = [_used(kind, base, work, run.relative_to(base)) for run in base.glob("runs/*/seed-*")]
     tally = Tally()
     for i in range(number):
         draw = random.Random(f"{seed} {kind.name} {i}")
-        _copy(base, work)
+        copied(base, work)
         file = draw.choice(sorted(path for path in work.glob(kind.files) if path.is_file()))
         content, before = bytearray(file.read_bytes()), file.read_bytes()
         how = draw.choice(DAMAGES)
@@ -188,17 +229,23 @@ def damage_kind(kind: Kind, folder: Path, number: int, seed: int) -> Tally:
         ended = Child(kind.use, work).wait(HUNG_SECONDS)
         what = f"{kind.name}, {how.__name__} in {file.name}, number {i}"
         tally.count(what, *_judged(kind, work, ended, [whole, *fewer], file))
+        tally.add(cost(ended))
+        tally.add(Tally(measured={"bytes": differing(before, content)}))
     return tally
 
 
-def _copy(base: Path, work: Path) -> None:
-    shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(base, work)
+def differing(one: bytes, other: bytes | bytearray) -> int:
+    return sum(map(operator.ne, one, other)) + abs(len(one) - len(other))
+
+
+def cost(ended: Ended) -> Tally:
+    """Of one reader."""
+    return Tally(measured={"most processor seconds": round(ended.seconds, 1), "most MiB": round(ended.mebibytes)})
 
 
 def _used(kind: Kind, base: Path, work: Path, without: Path | None = None) -> Any:
     """What the command believes of whole files, ``without`` one of the runs where it may leave one out."""
-    _copy(base, work)
+    copied(base, work)
     if without is not None:
         shutil.rmtree(work / without)
     ended = in_child(kind.use, work)
@@ -208,9 +255,13 @@ def _used(kind: Kind, base: Path, work: Path, without: Path | None = None) -> An
     return kind.facts(work, ended)
 
 
+def is_hung(ended: Ended) -> bool:
+    return ended.err.endswith("hung") or ended.seconds > READ_SECONDS
+
+
 def _judged(kind: Kind, folder: Path, ended: Ended, right: list[Any], file: Path) -> list[str]:
     """``right``: what the whole files give, and what they give without one of the runs."""
-    if "hung" in ended.err[-6:]:
+    if is_hung(ended):
         return ["hangs"]
     if ended.traceback or ended.code not in (0, 1, 2):
         return ["tracebacks"]

@@ -2,7 +2,8 @@
 
 Events are calls: opening for writing, ``write``, ``fsync``, ``replace``, ``rename``, ``unlink``, ``mkdir``, ``rmdir``,
 ``truncate``; and, where the attack is a kill, also each training step and each selection. A moment is the number of an
-event, so that the same seed meets the same moment on any machine, however busy.
+event, of all or of those in one phase of the work, so that the same seed meets the same moment on any machine, however
+busy. A kill in a write leaves half of what was to be written.
 """
 
 from __future__ import annotations
@@ -23,37 +24,65 @@ NEEDS_ROOM = frozenset({"open", "write", "fsync", "mkdir", "replace", "rename"})
 
 
 class Layer:
-    """Harm of one kind at event number ``moment``; -1: only counts. A full disk stays full from then on."""
+    """Harm of one kind at event number ``moment``; -1: only counts. A full disk stays full from then on.
 
-    def __init__(self, root: Path, kind: str = "", moment: int = -1, log: Path | None = None) -> None:
+    ``phase_of`` says of an event's name and path which phase of the work it belongs to; with ``phase`` only its events
+    are numbered. ``log``, outside the folder, gets the phase of each event, or of the one in which a kill hits.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        kind: str = "",
+        moment: int = -1,
+        log: Path | None = None,
+        phase_of: Callable[[str, str], str] = lambda name, path: name,
+        phase: str = "",
+    ) -> None:
         self.root, self.kind, self.moment, self.log = str(root.resolve()), kind, moment, log
+        self.phase_of, self.phase = phase_of, phase
         self.count = 0
 
-    def event(self, name: str) -> None:
+    def event(self, name: str, path: Any = "", begin: Callable[[], object] = lambda: None) -> None:
+        """``begin`` does a part of it, for a kill in its middle."""
+        phase = self.phase_of(name, self._text(path) or "")
+        if self.log is not None and self.kind != KILL:
+            self._note(phase)
+        if self.phase not in ("", phase):
+            return
         number, self.count = self.count, self.count + 1
-        if self.log is not None:
-            self.log.write_bytes(str(self.count).encode())
         if number == self.moment and self.kind == KILL:
+            begin()
+            self._note(phase)
             os.kill(os.getpid(), signal.SIGKILL)
         full = self.kind == NO_ROOM and number >= self.moment >= 0 and name in NEEDS_ROOM
         if full or (number == self.moment and self.kind == IO_ERROR):
             raise OSError(CODES[self.kind], os.strerror(CODES[self.kind]))
+
+    def _note(self, phase: str) -> None:
+        if self.log is not None:
+            with open(self.log, "a") as file:
+                file.write(f"{phase}\n")
 
     @property
     def short_now(self) -> bool:
         return self.kind == SHORT and self.count - 1 == self.moment
 
     def below(self, path: Any) -> bool:
+        text = self._text(path)
+        return text is not None and (text == self.root or text.startswith(self.root + os.sep))
+
+    def _text(self, path: Any) -> str | None:
+        """Of a path or an open file's number."""
         if isinstance(path, int):
             try:
                 path = os.readlink(f"/proc/self/fd/{path}")
             except OSError:
-                return False
+                return None
         try:
-            text = os.path.abspath(os.fsdecode(path))
+            return os.path.abspath(os.fsdecode(path))
         except TypeError:
-            return False
-        return text == self.root or text.startswith(self.root + os.sep)
+            return None
 
     def install(self, steps: bool = False) -> None:
         """For the rest of this process."""
@@ -74,7 +103,7 @@ class Layer:
     def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if args and self.below(args[0]):
-                self.event("unlink" if name == "remove" else name)
+                self.event("unlink" if name == "remove" else name, args[0])
             return function(*args, **kwargs)
 
         return call
@@ -82,7 +111,7 @@ class Layer:
     def _os_write(self, function: Callable[..., int]) -> Callable[..., int]:
         def call(number: int, content: Any) -> int:
             if self.below(number):
-                self.event("write")
+                self.event("write", number, lambda: function(number, bytes(content)[: len(content) // 2]))
                 if self.short_now and len(content) > 1:
                     content = bytes(content)[: len(content) // 2]
             return function(number, content)
@@ -91,18 +120,19 @@ class Layer:
 
     def _opened(self, file: Any, mode: str, buffering: int = -1, *args: Any, **kwargs: Any) -> Any:
         """As ``open``, over a raw file whose writes are events."""
-        self.event("open")
+        self.event("open", file)
         layer = self
 
         class Raw(io.FileIO):
             def write(self, content: Any) -> int:
-                layer.event("write")
+                begin = super().write
+                layer.event("write", file, lambda: begin(bytes(content)[: len(content) // 2]))
                 if layer.short_now and len(content) > 1:
                     content = bytes(content)[: len(content) // 2]
                 return super().write(content)
 
             def truncate(self, size: int | None = None) -> int:
-                layer.event("truncate")
+                layer.event("truncate", file)
                 return super().truncate(size)
 
         raw = Raw(file, mode.replace("b", "").replace("t", ""))

@@ -183,7 +183,7 @@ def _in_packs(room: int) -> int:
 
     job._train = crowded
     os.environ["GCR_DATA"] = str(Path.cwd() / "cache")
-    given = {"epochs": 1, "model": "mlp", "buffer": 10, "tasks": 3, "batch": 4}
+    given = {"epochs": 1, "model": "mlp", "buffer": 10, "tasks": 3, "batch": 2}
     experiments = [compose("letters", "gcr", seed=seed, overrides=given) for seed in range(5)]
     jobs = [job.Job(experiment, RunFolder.of(Path("runs"), experiment)) for experiment in experiments]
     job_of = dict(enumerate(jobs))

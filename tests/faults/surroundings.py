@@ -3,6 +3,7 @@ C locale."""
 
 from __future__ import annotations
 
+import datetime
 import fcntl
 import itertools
 import os
@@ -25,6 +26,7 @@ from conftest import HANG_SECONDS, ROOT
 from tally import Tally
 from victims import TRAIN, command, make_cache, make_runs, make_state, names, run_facts
 
+from gcr.runs import job
 from gcr.runs.folder import RunFolder
 
 
@@ -36,16 +38,26 @@ def gcr(words: str, folder: Path, **environment: str) -> Ended:
     return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
-def signalled(numbers: list[int]) -> int:
-    """A run that gets a signal after each of its first checkpoints: the second one comes while it stops."""
+def signalled(numbers: list[int], log: Path) -> int:
+    """A run that gets a signal after each of its first checkpoints: the second one comes while it stops.
+
+    A line of ``log`` for each signal when it is sent, and a last one if the process still lives when its work ends.
+    """
     from gcr.training.checkpoint import Checkpoints
 
     left, save = list(numbers), Checkpoints.save
 
+    def note(what: str) -> None:
+        with open(log, "a") as file:
+            file.write(f"{what}\n")
+
     def save_and_signal(self: Any, state: Any) -> None:
         save(self, state)
         if left:
-            os.kill(os.getpid(), left.pop(0))
+            number = left.pop(0)
+            note(signal.Signals(number).name)
+            os.kill(os.getpid(), number)
+            note("alive")
 
     Checkpoints.save = save_and_signal  # type: ignore[method-assign]
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -57,6 +69,17 @@ def signalled(numbers: list[int]) -> int:
         return 130
 
 
+SIGNALS = (
+    ([signal.SIGINT], 130),
+    ([signal.SIGTERM], 143),
+    ([signal.SIGHUP], 129),
+    ([signal.SIGINT, signal.SIGINT], 130),
+    ([signal.SIGTERM, signal.SIGTERM], -signal.SIGTERM),
+    ([signal.SIGHUP, signal.SIGHUP], -signal.SIGHUP),
+    ([signal.SIGINT, signal.SIGTERM], -signal.SIGTERM),
+)
+
+
 def signals(folder: Path) -> Tally:
     """The run is saved, says how to go on, and ends as it would have; a second signal ends the command at once."""
     tally = Tally()
@@ -65,69 +88,108 @@ def signals(folder: Path) -> Tally:
     assert in_child(make_cache, base).code == 0
     shutil.copytree(base, clean)
     assert in_child(partial(command, TRAIN), clean).code == 0
-    for numbers, codes in (
-        ([signal.SIGINT], (130,)),
-        ([signal.SIGTERM], (143,)),
-        ([signal.SIGHUP], (129,)),
-        ([signal.SIGINT, signal.SIGINT], (130,)),
-        ([signal.SIGTERM, signal.SIGTERM], (143, -signal.SIGTERM)),
-    ):
+    for numbers, code in SIGNALS:
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(base, work)
-        ended = in_child(partial(signalled, [int(number) for number in numbers]), work)
+        log = folder / "signals"
+        log.unlink(missing_ok=True)
+        ended = in_child(partial(signalled, [int(number) for number in numbers], log), work)
         found = ["tracebacks"] * ended.traceback
-        if ended.code not in codes or (len(numbers) == 1 and "continue with:" not in ended.err):
+        # After the first it goes on to save; the second is the last that it meets.
+        met = [*(word for number in numbers[:-1] for word in (number.name, "alive")), numbers[-1].name]
+        if log.read_text().splitlines() != [*met, *["alive"] * (len(numbers) == 1)]:
+            found.append("wrong")
+        if ended.code != code or ("continue with:" in ended.err) != (len(numbers) == 1):
             found.append("wrong")
         if in_child(partial(command, TRAIN), work).code or run_facts(work) != run_facts(clean):
             found.append("wrong")
         if names(work) != names(clean):
             found.append("left")
-        tally.count(f"{' and '.join(n.name for n in numbers)}, exit code {ended.code}", *dict.fromkeys(found))
+        what = f"{' and '.join(n.name for n in numbers)}, exit code {ended.code}, met {log.read_text().split()}"
+        tally.count(what, *dict.fromkeys(found))
     return tally
 
 
 def clock_set_back(folder: Path) -> Tally:
-    """By an hour at every look: no command fails, and the numbers are the same."""
+    """By an hour at every look, and files from the future and the far past: no command fails, and the numbers are the
+    same. The monotonic clock cannot be set."""
     tally = Tally()
     folder.mkdir(parents=True)
     assert in_child(make_cache, folder).code == 0
     assert in_child(make_state, folder).code == 0
     assert in_child(partial(command, f"{TRAIN} --name clean"), folder).code == 0
-
-    def backwards(words: str) -> int:
-        plain, looks = time.time, itertools.count(1)
-        time.time = lambda: plain() - 3600 * next(looks)
-        return command(words)
-
+    assert in_child(partial(command, f"{TRAIN} --name stopped"), folder).code == 0
+    table, predict = "table runs --format csv", "predict state second.csv"
+    right = {words: in_child(partial(command, words), folder).out for words in (table, predict)}
     update = "update state second.csv --epochs 1 --limit 100"
-    for words in (f"{TRAIN} --name back", "table runs", "report runs", update, "data check"):
-        ended = in_child(partial(backwards, words), folder)
-        tally.count(f"clock set back, gcr {words}", *(["tracebacks"] * ended.traceback), *["wrong"] * (ended.code != 0))
-    clean, back = (RunFolder(folder / "runs" / name / "seed-0").result()["class_il"] for name in ("clean", "back"))
-    tally.count("clock set back, results", *["wrong"] * (clean != back))
+    for date in (None, 4102444800, 0):  # all files of 2100, of 1970
+        name = {None: "back", 0: "past"}.get(date, "future")
+        work = folder.with_name(name)
+        shutil.copytree(folder, work)
+        for path in [work, *work.rglob("*")] if date is not None else []:
+            os.utime(path, (date, date))
+        run = f"{TRAIN} --name {name}"
+        for words in (table, predict, run, "report runs", "data check", "verify runs", update):
+            ended = in_child(partial(_with_clock, words, date is None), work)
+            found = [*["tracebacks"] * ended.traceback, *["wrong"] * (ended.code != 0)]
+            if words in right and ended.out != right[words]:
+                found.append("wrong")
+            if words == run and _class_il(work, "clean") != _class_il(work, name):
+                found.append("wrong")
+            if words == update and not (work / "state" / "version-0002").exists():
+                found.append("lost")
+            tally.count(f"clock {name}, gcr {words}: {ended.err[-200:]!r}", *dict.fromkeys(found))
     return tally
+
+
+def _with_clock(words: str, backwards: bool) -> int:
+    if backwards:
+        looks = itertools.count(1)
+        seconds, nanoseconds = time.time, time.time_ns
+        time.time = lambda: seconds() - 3600 * next(looks)
+        time.time_ns = lambda: nanoseconds() - 3600 * 10**9 * next(looks)
+
+        class Backwards(datetime.datetime):
+            @classmethod
+            def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+                return datetime.datetime.fromtimestamp(time.time(), tz)
+
+        job.datetime = Backwards  # type: ignore[misc]
+    return command(words)
+
+
+def _class_il(folder: Path, name: str) -> Any:
+    return RunFolder(folder / "runs" / name / "seed-0").result()["class_il"]
 
 
 PIPED = ("table runs", "table runs --format csv", "predict state second.csv")
 
 
 def closed_pipe(folder: Path, commands: Sequence[str] = PIPED) -> Tally:
-    """``gcr table runs | head -1``: no complaint, and no line of Python's."""
+    """``gcr table runs | head -1``, and a pipe that nobody reads: exit code 1, at most one line, none of Python's."""
     tally = Tally()
     folder.mkdir(parents=True, exist_ok=True)
     assert in_child(make_runs, folder).code == 0
     assert in_child(make_state, folder).code == 0
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     for words in commands:
-        env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-        started = [sys.executable, "-m", "gcr", *words.split()]
-        with subprocess.Popen(started, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        for lines in (0, 1):
+            started = [sys.executable, "-m", "gcr", *words.split()]
+            process = subprocess.Popen(started, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             assert process.stdout is not None
-            process.stdout.close()  # as head does when it has seen enough
             assert process.stderr is not None
+            for _ in range(lines):
+                process.stdout.readline()
+            process.stdout.close()  # as head does when it has seen enough
             said = process.stderr.read().decode(errors="replace")
-            process.wait(HANG_SECONDS)
-        bad = "Traceback" in said or "Exception ignored" in said or "BrokenPipe" in said
-        tally.count(f"closed pipe, gcr {words}: {said[-200:]!r}" if bad else "", *(["tracebacks"] * bad))
+            process.stderr.close()
+            code = process.wait(HANG_SECONDS)
+            bad = any(word in said for word in ("Traceback", "Exception ignored", "BrokenPipeError"))
+            found = ["tracebacks"] * bad
+            # With one line read all may have been in the pipe before it was closed.
+            if code not in ((1,) if lines == 0 else (0, 1)) or len(said.splitlines()) > 1:
+                found.append("wrong")
+            tally.count(f"closed pipe after {lines} lines, gcr {words}: exit code {code}, {said[-200:]!r}", *found)
     return tally
 
 

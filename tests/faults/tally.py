@@ -21,7 +21,7 @@ class Tally:
     tracebacks: int = 0
     hangs: int = 0
     failures: list[str] = field(default_factory=list)  # in words
-    measured: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)  # counts, and of what begins with "most" the most
 
     def count(self, what: str, *found: str) -> None:
         """One attack; ``found`` are names of the counts above."""
@@ -34,8 +34,12 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         for name, value in vars(other).items():
-            mine = getattr(self, name)
-            setattr(self, name, mine | value if isinstance(mine, dict) else mine + value)
+            if name == "measured":
+                for what, number in value.items():
+                    most = max if what.startswith("most ") else sum
+                    self.measured[what] = most((self.measured.get(what, 0), number))
+            else:
+                setattr(self, name, getattr(self, name) + value)
 
     @property
     def harm(self) -> dict[str, int]:

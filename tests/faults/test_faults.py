@@ -13,7 +13,11 @@ from damage import KINDS, damage_kind
 from kills import kill_victim
 from many_runs import cost_of, make_many
 from not_numbers import bad_data, diverge, out_of_memory
+from resealed import reseal_kind
+from run import main as main_of_faults
+from run import summary
 from surroundings import closed_pipe
+from tally import Tally
 from together import processes_on_one_folder, two_updates
 from victims import VICTIMS, prepare, warm_up
 from writes import fail_writes, fill_disk, forbid_writing
@@ -36,8 +40,12 @@ def check(tally):
 
 @pytest.mark.parametrize("number", range(len(VICTIMS)), ids=[victim.name for victim in VICTIMS])
 def test_killed_and_run_again(number, tmp_path):
-    """Equal bits, and nothing is left behind."""
-    check(kill_victim(prepare(VICTIMS[number], tmp_path), tmp_path / "work", 6, seed=1))
+    """What is there is whole; in the end equal bits, and nothing is left behind."""
+    prepared = prepare(VICTIMS[number], tmp_path)
+    phases = prepared.victim.phases or (prepared.victim.name,)
+    tally = kill_victim(prepared, tmp_path / "work", dict.fromkeys(phases, 6 // len(phases)), seed=1)
+    check(tally)
+    assert tally.measured == dict.fromkeys(phases, 6 // len(phases))
 
 
 @pytest.mark.parametrize("number", range(len(VICTIMS)), ids=[victim.name for victim in VICTIMS])
@@ -60,6 +68,29 @@ def test_a_place_where_nothing_can_be_written(attack, tmp_path):
 @pytest.mark.parametrize("number", range(len(KINDS)), ids=[kind.name for kind in KINDS])
 def test_a_damaged_file_is_named_or_harmless(number, tmp_path):
     check(damage_kind(KINDS[number], tmp_path, 7, seed=1))
+
+
+@pytest.mark.parametrize("name", ["results", "packed results", "states", "checkpoints"])
+def test_odd_contents_under_a_right_digest(name, tmp_path):
+    kind = next(kind for kind in KINDS if kind.name == name)
+    check(reseal_kind(kind, tmp_path, 8, seed=1))
+
+
+def test_an_attack_that_does_not_exist(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run.py", "--only", "zzz"])
+    with pytest.raises(SystemExit, match="2"):
+        main_of_faults()
+    assert 'got "zzz"' in capsys.readouterr().err
+
+
+def test_what_was_tried_is_added_up():
+    good, bad, none = Tally(tried=3, survived=3, measured={"training": 3}), Tally(tried=2, survived=1), Tally()
+    assert summary({"kills": good}) == [
+        "kills survived: 3 of 3, 3 training",
+        "nothing lost, nothing wrong, nothing let in",
+    ]
+    assert summary({"kills": good, "failing writes": bad})[-1] == "lost, wrong, let in or not said: failing writes (1)"
+    assert summary({"hostile files": none})[-1].startswith("nothing was tried: hostile files")
 
 
 def test_processes_that_share_a_folder(tmp_path):

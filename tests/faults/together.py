@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from children import Child, in_child
+from conftest import wait_until
+from digests import check_whole
 from file_layer import KILL, Layer
 from tally import Tally
 from victims import command, make_cache, make_state, names, run_facts, state_facts
@@ -17,8 +21,6 @@ SEEDS = 12
 
 def train_all() -> int:
     """As commands do that share a folder: what another process trains is waited for."""
-    import os
-
     from gcr.experiments.experiment import compose
     from gcr.runs.folder import RunFolder
     from gcr.runs.job import Execution, Job
@@ -33,45 +35,94 @@ def train_all() -> int:
 
 
 def processes_on_one_folder(folder: Path, processes: int, kills: int, seed: int) -> Tally:
-    """``processes`` at a time, until ``kills`` of them were killed; then those that are there end by themselves."""
+    """``processes`` at a time, round after round, until ``kills`` of them were killed.
+
+    Counted are kills, each with what was on the disk then and with what its round came to: the same bits as of one
+    process alone, every result written once, nothing left behind.
+    """
     draw, tally = random.Random(f"{seed} together"), Tally()
     base, clean, work = (folder / name for name in ("base", "clean", "work"))
     base.mkdir(parents=True)
     assert in_child(make_cache, base).code == 0
     shutil.copytree(base, clean)
-    shutil.copytree(base, work)
     log = folder / "events"
     assert in_child(_layered(Layer(clean, log=log), train_all), clean).code == 0
-    total, killed, errors = int(log.read_bytes()), 0, 0
+    events = len(log.read_text().splitlines())
+    while tally.tried < kills:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(base, work)
+        written = folder / "written"
+        written.unlink(missing_ok=True)
+        killed, found = _one_round(work, processes, kills - tally.tried, events, draw, written)
+        if in_child(train_all, work).code != 0 or run_facts(work) != run_facts(clean):
+            found.append("wrong")
+        if names(work) != names(clean):
+            found.append("left")
+        once = sorted(f"seed-{seed}" for seed in range(SEEDS))
+        if sorted(written.read_text().splitlines()) != once:
+            found.append("wrong")
+        assert killed, "no process was killed"
+        for seen in killed:
+            tally.count(f"{processes} processes, {len(killed)} killed", *dict.fromkeys(seen + found))
+        tally.add(Tally(measured={"rounds": 1}))
+    return tally
+
+
+def _one_round(
+    work: Path, processes: int, kills: int, events: int, draw: random.Random, written: Path
+) -> tuple[list[list[str]], list[str]]:
+    """Who is killed is followed by another, as long as there is work. For each kill what was lost, and what failed."""
+    mortals: set[int] = set()
+    killed: list[list[str]] = []
+    failed: list[str] = []
 
     def begin() -> Child:
-        mortal = killed + len(mortals) < kills
-        layer = Layer(work, KILL, draw.randrange(total // processes)) if mortal else Layer(work)
-        child = Child(_layered(layer, train_all), work)
+        mortal = len(killed) + len(mortals) < kills
+        layer = Layer(work, KILL, draw.randrange(events // processes)) if mortal else Layer(work)
+        child = Child(_layered(layer, partial(_train_and_note, written)), work)
         if mortal:
             mortals.add(child.pid)
         return child
 
-    mortals: set[int] = set()
     running = [begin() for _ in range(processes)]
     while running:
-        child = running.pop(0)
-        ended = child.wait()
+        wait_until(lambda: any(child.ended() for child in running), "the end of a process")
+        child = next(child for child in running if child.ended())
+        running.remove(child)
         mortals.discard(child.pid)
+        ended = child.wait()
         if ended.killed:
-            killed += 1
+            killed.append(_lost(work))
             running.append(begin())
-        else:
-            errors += ended.code != 0 or ended.traceback
-    found = ["tracebacks"] * (errors > 0)
-    if in_child(train_all, work).code != 0 or run_facts(work) != run_facts(clean):
-        found.append("wrong")
-    if names(work) != names(clean):
-        found.append("left")
-    for _ in range(max(killed - 1, 0)):
-        tally.count("")
-    tally.count(f"{processes} processes on one folder, {killed} killed", *found)
-    return tally
+        elif ended.code != 0 or ended.traceback:
+            failed.append("tracebacks" if ended.traceback else "lost")
+    return killed, failed
+
+
+def _lost(work: Path) -> list[str]:
+    """While the others go on: what is there is whole."""
+    for file in work.glob("runs/*/*/[!.]*"):
+        try:
+            check_whole(file.name, file.read_bytes())
+        except FileNotFoundError:  # a checkpoint, meanwhile replaced by a newer one
+            continue
+        except Exception:
+            return ["lost"]
+    return []
+
+
+def _train_and_note(written: Path) -> int:
+    """Each result that is written is a line of the file."""
+    replace = os.replace
+
+    def noted(source: str | Path, to: str | Path) -> None:
+        replace(source, to)
+        if Path(to).name == "result.json":
+            with open(written, "a") as file:
+                file.write(f"{Path(to).parent.name}\n")
+
+    os.replace = noted  # type: ignore[assignment]
+    return train_all()
 
 
 def two_updates(folder: Path, pairs: int) -> Tally:

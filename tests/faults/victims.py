@@ -19,13 +19,23 @@ from typing import Any
 
 import numpy as np
 from children import in_child
+from digests import check_whole
 from made_data import pictures
 from made_learners import A, B, C, blobs, mlp
 from made_runs import experiment_of, put_run, square
 
+# Phases of a run by event or by part of a file's name; what is in none of them is "run folder": lock, metrics, folders.
+PHASES = {
+    "step": "training",
+    "selection": "selection",
+    "checkpoint-": "checkpoints",
+    "result.json": "results",
+    "memory.safetensors": "results",
+    "model.safetensors": "results",
+}
 MEASURED = {"seconds", "finished", "peak_bytes", "written", "date", "source", "digest"}
 TRAIN = (
-    "run letters --method gcr --model mlp --epochs 1 --buffer 10 --set tasks=3 --set batch=4 --processes 1 --out runs"
+    "run letters --method gcr --model mlp --epochs 1 --buffer 10 --set tasks=3 --set batch=2 --processes 1 --out runs"
 )
 
 
@@ -36,7 +46,15 @@ class Victim:
     work: Callable[[], int | None]  # the command; run again until it succeeds
     facts: Callable[[Path], Any]  # after it
     before: Callable[[Path], Any]  # what a reader has seen before it, or sees after it; raises if it is lost
+    phases: tuple[str, ...] = ()  # in which it is killed; its own name where there is one only
     appends: bool = False  # each time it adds something, so that it is run once more to see what is left behind
+
+    def phase_of(self, event: str, path: str) -> str:
+        """Which phase of the work an event belongs to, by its name and path."""
+        if event in PHASES:
+            return PHASES[event] if PHASES[event] in self.phases else self.name
+        found = next((phase for part, phase in PHASES.items() if part in os.path.basename(path)), "")
+        return found if found in self.phases else self.phases[-1] if self.phases else self.name
 
 
 def command(words: str) -> int:
@@ -72,6 +90,14 @@ def run_facts(folder: Path) -> Any:
             tensors = load((run / file).read_bytes())
             found[f"{run.name} {file}"] = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
     return found
+
+
+def whole_runs(folder: Path) -> Any:
+    """The facts of a finished run, None of another; an error if a file that is there is not whole."""
+    files = [path for path in (folder / "runs").rglob("*") if path.is_file() and not path.name.startswith(".")]
+    for file in files:
+        check_whole(file.name, file.read_bytes())
+    return run_facts(folder) if any(file.name == "result.json" for file in files) else None
 
 
 # --- packing, the page
@@ -148,12 +174,15 @@ def cache_facts(folder: Path) -> Any:
     return found.facts
 
 
-def nothing(folder: Path) -> None:
-    return None
-
-
 VICTIMS = (
-    Victim("gcr run", make_cache, partial(command, TRAIN), run_facts, nothing),
+    Victim(
+        "gcr run",
+        make_cache,
+        partial(command, TRAIN),
+        run_facts,
+        whole_runs,
+        phases=("training", "selection", "checkpoints", "results", "run folder"),
+    ),
     Victim(
         "gcr results pack",
         make_pack,
@@ -176,7 +205,15 @@ VICTIMS = (
         state_facts,
         appends=True,
     ),
-    Victim("Learner.save", make_learner, learner_work, partial(state_facts, version=2), state_facts, appends=True),
+    Victim(
+        "Learner.save",
+        make_learner,
+        learner_work,
+        partial(state_facts, version=2),
+        state_facts,
+        phases=("training", "Learner.save"),
+        appends=True,
+    ),
     Victim("gcr data import", make_cache, partial(command, "data import letters second"), cache_facts, cache_facts),
 )
 
@@ -202,18 +239,14 @@ def prepare(victim: Victim, at: Path) -> Prepared:
     base.mkdir(parents=True)
     made = in_child(victim.prepare, base)
     assert made.code == 0, made
-    before = read(victim, base)
+    before = victim.before(base)
     shutil.copytree(base, done)
     ended = in_child(victim.work, done)
     assert ended.code == 0, ended
-    facts, after = victim.facts(done), read(victim, done)
+    facts, after = victim.facts(done), victim.before(done)
     if victim.appends:
         assert in_child(victim.work, done).code == 0
     return Prepared(victim, base, facts, (before, after), names(done))
-
-
-def read(victim: Victim, folder: Path) -> Any:
-    return victim.before(folder)
 
 
 def look(prepared: Prepared, folder: Path) -> list[str]:
@@ -228,11 +261,11 @@ def look(prepared: Prepared, folder: Path) -> list[str]:
 def go_on(prepared: Prepared, folder: Path) -> list[str]:
     """Run the command again: what is wrong or left behind then."""
     victim, found = prepared.victim, []
-    done = victim.appends and _equal(prepared, folder)  # the harm came after its last effect
+    done = victim.appends and is_equal(prepared, folder)  # the harm came after its last effect
     ended = in_child(victim.work, folder) if not done else None
     if ended is not None and (ended.code != 0 or ended.traceback):
         return ["tracebacks" if ended.traceback else "lost"]
-    if not _equal(prepared, folder):
+    if not is_equal(prepared, folder):
         found.append("wrong")
     if victim.appends:
         in_child(victim.work, folder)
@@ -241,7 +274,7 @@ def go_on(prepared: Prepared, folder: Path) -> list[str]:
     return found
 
 
-def _equal(prepared: Prepared, folder: Path) -> bool:
+def is_equal(prepared: Prepared, folder: Path) -> bool:
     try:
         return bool(prepared.victim.facts(folder) == prepared.facts)
     except Exception:

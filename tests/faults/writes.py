@@ -1,6 +1,7 @@
 """Writing that fails: each call in turn, a full file system, folders that must not be written to.
 
-The command says so in a line and ends with 1 or 2; what was there before is whole; with room again it ends as ever.
+The command says so in a line and ends with 1 or 2; what was there before is whole; with room again it goes on to the
+same bits.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from children import Ended, in_child
+from children import BROKEN, Ended, in_child
 from file_layer import IO_ERROR, NO_ROOM, SHORT, Layer
 from kills import count_events
 from tally import Tally
-from victims import Prepared, go_on, look
+from victims import Prepared, go_on, is_equal, look
 
 NOBODY = 65534
 SPARE = (0, 2_000, 8_000, 30_000)  # bytes free on a file system that is nearly full
@@ -25,7 +26,7 @@ SPARE = (0, 2_000, 8_000, 30_000)  # bytes free on a file system that is nearly 
 def fail_writes(prepared: Prepared, folder: Path, every: int = 1, first: int = 0) -> Tally:
     """Every ``every``-th call from ``first`` on fails, in each of three ways."""
     tally = Tally()
-    total = count_events(prepared, folder, steps=False)
+    total = count_events(prepared, folder, steps=False).total()
     for moment in range(first % every, total, every):
         for kind in (NO_ROOM, IO_ERROR, SHORT):
             prepared.copy(folder)
@@ -41,12 +42,17 @@ def fail_writes(prepared: Prepared, folder: Path, every: int = 1, first: int = 0
 
 
 def _judged(prepared: Prepared, folder: Path, ended: Ended) -> list[str]:
+    """Exit code 1 or 2 and a line, or 0 and all is done; with room again the command goes on to the same bits."""
     found = []
     saves = prepared.victim.name == "Learner.save"  # in a program of one's own: an exception, not a line
-    if ended.code not in (0, 1, 2) and not (saves and "gcr.settings.BadInput: cannot write" in ended.err):
+    if saves and ended.code == BROKEN and "gcr.settings.BadInput: cannot write" in ended.err:
+        pass
+    elif ended.traceback or ended.code not in (0, 1, 2):
         found.append("tracebacks")
     elif ended.code and not ended.err.strip():
         found.append("silent")
+    elif ended.code == 0 and not is_equal(prepared, folder):
+        found.append("wrong")  # it said that all went well
     found += look(prepared, folder)
     found += go_on(prepared, folder)
     return list(dict.fromkeys(found))

@@ -132,8 +132,11 @@ def test_a_request_that_drips_in_is_ended(tmp_path, monkeypatch):
 
 
 def test_a_client_that_does_not_read_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(live, "CONNECTION_SECONDS", 0.2)
-    monkeypatch.setattr(LivePage, "page", lambda self: bytes(50_000_000))
+    def page(self):
+        monkeypatch.setattr(live, "CONNECTION_SECONDS", 0.2)  # to take the answer; the request had longer
+        return bytes(50_000_000)
+
+    monkeypatch.setattr(LivePage, "page", page)
     with served(tmp_path) as server, socket.create_connection(server.server_address, HANG_SECONDS) as slow:
         slow.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
         assert slow.recv(4) == b"HTTP"

@@ -2,11 +2,12 @@
 
 import pickle
 import tempfile
-import time
+import threading
 from contextlib import ExitStack
 
 import pytest
 import ray_nodes  # noqa: F401
+from conftest import HANG_SECONDS
 
 from gcr.experiments.experiment import compose
 from gcr.files import this_process
@@ -14,6 +15,7 @@ from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job
 from gcr.runs.signals import Stop
 from gcr.settings import BadInput
+from gcr.training.checkpoint import Checkpoints
 
 exceptions = pytest.importorskip("ray.exceptions")
 
@@ -81,12 +83,25 @@ def trained(task, **changes):
 
 def test_a_lost_task_goes_on_from_the_checkpoint_at_home(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_node, "PULSE_SECONDS", 0.02)
-    read = RunFolder.contents
+    read, save = RunFolder.contents, Checkpoints.save
+    saves, twice, sent = [], threading.Event(), threading.Event()
+
+    def save_and_wait(checkpoints, state):
+        save(checkpoints, state)
+        saves.append(state.steps)
+        if len(saves) == 2:
+            twice.set()
+            assert sent.wait(HANG_SECONDS)
 
     def read_late(folder, finished, checkpoints=1):
-        time.sleep(0.1)  # epochs end meanwhile: the checkpoint is newer than the messages sent so far
-        return read(folder, finished, checkpoints)
+        if tmp_path in folder.path.parents:  # at home
+            return read(folder, finished, checkpoints)
+        assert twice.wait(HANG_SECONDS)  # the checkpoint is newer than the messages sent so far
+        files = read(folder, finished, checkpoints)
+        sent.set()
+        return files
 
+    monkeypatch.setattr(Checkpoints, "save", save_and_wait)
     monkeypatch.setattr(RunFolder, "contents", read_late)
 
     def behave(task, attempt):
