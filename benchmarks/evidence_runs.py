@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gcr import paper
+from gcr.analysis.load import metric_of
 from gcr.analysis.statistics import Spread, compare, holm, one_sample_p, spread, welch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +35,8 @@ class Group:
 
     def by_seed(self, metric: str) -> dict[int, float]:
         """Class-IL."""
-        return {seed: result["class_il"][metric] for seed, result in sorted(self.results.items())}
+        values = {seed: metric_of(result, "class_il", metric) for seed, result in sorted(self.results.items())}
+        return {seed: value for seed, value in values.items() if value is not None}
 
     def mean(self, metric: str) -> Spread:
         found = spread(list(self.by_seed(metric).values()))

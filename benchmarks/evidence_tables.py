@@ -61,7 +61,7 @@ def coverage() -> str:
         for metric in ("accuracy", "forgetting"):
             of, label = verdicts.get((metric, id(cell.group)), (None, ""))
             row += [str(of.ours), f"{of.paper:.2f}", label] if of else [str(cell.group.mean(metric)), "–", "–"]
-        rows.append([*row, f"{cell.group.memory_bytes:,}"])
+        rows.append([*row, str(cell.group.mean("forgetting_with_last")), f"{cell.group.memory_bytes:,}"])
     head = [
         "scenario",
         "method",
@@ -73,6 +73,7 @@ def coverage() -> str:
         "forgetting",
         "paper",
         "verdict",
+        "last counted",
         "bytes",
     ]
     return markdown(head, rows)

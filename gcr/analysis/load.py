@@ -19,6 +19,7 @@ from gcr.files import brief
 from gcr.runs.folder import TRIALS, RunFolder, check_together, diverged_runs, finished_runs
 from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
 from gcr.settings import BadInput, brief_of, unknown
+from gcr.training.metrics import forgetting_with_last
 
 StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
 
@@ -27,11 +28,18 @@ PROTOCOLS = {"class_il": "class-IL", "task_il": "task-IL"}
 METRICS = {
     "accuracy": "accuracy",
     "forgetting": "forgetting",
+    "forgetting_with_last": "forgetting, last stage counted",
     "anytime": "any-time accuracy",
     "learning": "learning accuracy",
     "backward_transfer": "backward transfer",
     "forward_transfer": "forward transfer",
 }
+
+
+def metric_of(result: dict[str, Any], protocol: str, metric: str) -> float | None:
+    """None where a result does not have it. ``forgetting_with_last`` is in no result: it follows from the matrix."""
+    values: dict[str, Any] = result[protocol]
+    return forgetting_with_last(values["matrix"]) if metric == "forgetting_with_last" else values.get(metric)
 
 
 @dataclass(frozen=True)
@@ -63,11 +71,12 @@ class Group:
 
     def spread(self, protocol: str, metric: str) -> Spread | None:
         """``protocol`` is class_il or task_il, ``metric`` one of ``METRICS``. None where a run does not have it."""
-        return spread([result[protocol].get(metric) for result in self.results])
+        return spread([metric_of(result, protocol, metric) for result in self.results])
 
     def by_seed(self, protocol: str, metric: str) -> dict[int, float]:
         """The runs that have the metric."""
-        values = {seed: result[protocol].get(metric) for seed, result in zip(self.seeds, self.results, strict=True)}
+        pairs = zip(self.seeds, self.results, strict=True)
+        values = {seed: metric_of(result, protocol, metric) for seed, result in pairs}
         return {seed: value for seed, value in values.items() if value is not None}
 
     @property

@@ -47,6 +47,8 @@ FormatOption = Annotated[str, typer.Option("--format", help="terminal, markdown,
 MetricsOption = Annotated[
     str,
     typer.Option(
-        "--metrics", help="Any of accuracy, forgetting, anytime, learning, backward_transfer, forward_transfer."
+        "--metrics",
+        help="Any of accuracy, forgetting, forgetting_with_last, anytime, learning, backward_transfer, "
+        "forward_transfer.",
     ),
 ]

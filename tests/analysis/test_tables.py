@@ -32,6 +32,13 @@ def test_rows_are_groups_of_seeds(tmp_path):
     assert all(len(row) == len(columns()) for row in rows)
 
 
+def test_forgetting_with_the_last_stage_follows_from_the_matrix(tmp_path):
+    put(tmp_path, "er", 0, 10.0)
+    metrics = ("forgetting", "forgetting_with_last")
+    assert table(read_runs(tmp_path).groups, metrics)[0][3:7] == ["1.00", "0.00"] * 2
+    assert columns(metrics)[4] == "class-IL forgetting, last stage counted"
+
+
 def test_runs_that_diverged_are_marked_and_in_no_mean(tmp_path):
     put(tmp_path, "er", 0, 10.0)
     put(tmp_path, "er", 1, 12.0)

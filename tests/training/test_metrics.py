@@ -5,6 +5,7 @@ from gcr.training.metrics import (
     average_accuracy,
     backward_transfer,
     forgetting,
+    forgetting_with_last,
     forward_transfer,
     learning_accuracy,
 )
@@ -17,6 +18,7 @@ def test_three_tasks_by_hand():
     assert average_accuracy(MATRIX) == pytest.approx((60 + 85 + 99) / 3)
     # the 10 before task 2 began is out
     assert forgetting(MATRIX, first) == pytest.approx(((95 - 60) + (80 - 85)) / 2)
+    assert forgetting_with_last(MATRIX) == pytest.approx((95 - 60) / 2)  # the second is best at the end
     assert backward_transfer(MATRIX, last) == pytest.approx(((60 - 90) + (85 - 80)) / 2)
     assert forward_transfer(MATRIX, first, [50.0, 20.0, 4.0]) == pytest.approx(((10 - 20) + (5 - 4)) / 2)
     assert learning_accuracy(MATRIX, last) == pytest.approx((90 + 80 + 99) / 3)
@@ -36,6 +38,7 @@ def test_streams_across_tasks():
 def test_one_stage_has_no_transfer():
     for metric in (
         forgetting([[90.0, 80.0]], [0, 0]),
+        forgetting_with_last([[90.0, 80.0]]),
         backward_transfer([[90.0, 80.0]], [0, 0]),
         forward_transfer([[90.0, 80.0]], [0, 0], [1.0, 1.0]),
     ):
