@@ -27,7 +27,8 @@ class Layer:
     """Harm of one kind at event number ``moment``; -1: only counts. A full disk stays full from then on.
 
     ``phase_of`` says of an event's name and path which phase of the work it belongs to; with ``phase`` only its events
-    are numbered. ``log``, outside the folder, gets the phase of each event, or of the one in which a kill hits.
+    are numbered. ``log``, outside the folder, gets the phase of each event where there is no harm to do, otherwise of
+    those that are harmed.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Layer:
     def event(self, name: str, path: Any = "", begin: Callable[[], object] = lambda: None) -> None:
         """``begin`` does a part of it, for a kill in its middle."""
         phase = self.phase_of(name, self._text(path) or "")
-        if self.log is not None and self.kind != KILL:
+        if not self.kind:
             self._note(phase)
         if self.phase not in ("", phase):
             return
@@ -55,8 +56,9 @@ class Layer:
             begin()
             self._note(phase)
             os.kill(os.getpid(), signal.SIGKILL)
-        full = self.kind == NO_ROOM and number >= self.moment >= 0 and name in NEEDS_ROOM
-        if full or (number == self.moment and self.kind == IO_ERROR):
+        full = self.kind == NO_ROOM and number > self.moment >= 0 and name in NEEDS_ROOM
+        if full or (number == self.moment and self.kind in CODES):
+            self._note(phase)
             raise OSError(CODES[self.kind], os.strerror(CODES[self.kind]))
 
     def _note(self, phase: str) -> None:
@@ -64,9 +66,12 @@ class Layer:
             with open(self.log, "a") as file:
                 file.write(f"{phase}\n")
 
-    @property
-    def short_now(self) -> bool:
-        return self.kind == SHORT and self.count - 1 == self.moment
+    def kept(self, content: Any) -> Any:
+        """What is written of ``content``: half of it where the write is to be short."""
+        if self.kind != SHORT or self.count - 1 != self.moment or len(content) < 2:
+            return content
+        self._note("write")
+        return bytes(content)[: len(content) // 2]
 
     def below(self, path: Any) -> bool:
         text = self._text(path)
@@ -112,8 +117,7 @@ class Layer:
         def call(number: int, content: Any) -> int:
             if self.below(number):
                 self.event("write", number, lambda: function(number, bytes(content)[: len(content) // 2]))
-                if self.short_now and len(content) > 1:
-                    content = bytes(content)[: len(content) // 2]
+                content = self.kept(content)
             return function(number, content)
 
         return call
@@ -127,9 +131,7 @@ class Layer:
             def write(self, content: Any) -> int:
                 begin = super().write
                 layer.event("write", file, lambda: begin(bytes(content)[: len(content) // 2]))
-                if layer.short_now and len(content) > 1:
-                    content = bytes(content)[: len(content) // 2]
-                return super().write(content)
+                return super().write(layer.kept(content))
 
             def truncate(self, size: int | None = None) -> int:
                 layer.event("truncate", file)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from children import BROKEN, Ended, in_child
 from file_layer import IO_ERROR, NO_ROOM, SHORT, Layer
-from kills import count_events
 from tally import Tally
 from victims import Prepared, go_on, is_equal, look
 
@@ -24,21 +23,40 @@ SPARE = (0, 2_000, 8_000, 30_000)  # bytes free on a file system that is nearly 
 
 
 def fail_writes(prepared: Prepared, folder: Path, every: int = 1, first: int = 0) -> Tally:
-    """Every ``every``-th call from ``first`` on fails, in each of three ways."""
-    tally = Tally()
-    total = count_events(prepared, folder, steps=False).total()
-    for moment in range(first % every, total, every):
-        for kind in (NO_ROOM, IO_ERROR, SHORT):
+    """Every ``every``-th call from ``first`` on fails: with no room, with an I/O error and, if it writes, half done.
+
+    Counted are commands in which a call was harmed, by the layer's own word.
+    """
+    tally, log = Tally(), folder.with_name("harmed")
+    events = _events(prepared, folder)
+    for moment in range(first % every, len(events), every):
+        for kind in (NO_ROOM, IO_ERROR, *[SHORT] * (events[moment] == "write")):
             prepared.copy(folder)
-
-            def work(kind: str = kind, moment: int = moment) -> int | None:
-                Layer(folder, kind, moment).install()
-                return prepared.victim.work()
-
-            ended = in_child(work, folder)
-            what = f"{prepared.victim.name}, {kind} at call {moment} of {total}"
+            log.unlink(missing_ok=True)
+            ended = in_child(_harmed(prepared, Layer(folder, kind, moment, log)), folder)
+            if kind == SHORT and not log.exists():
+                continue  # a single byte, which cannot be halved
+            what = f"{prepared.victim.name}, {kind} at call {moment} of {len(events)}, {events[moment]}"
+            assert log.exists(), f"{what}: nothing was harmed"
             tally.count(what, *_judged(prepared, folder, ended))
+            tally.add(Tally(measured={kind: 1}))
     return tally
+
+
+def _events(prepared: Prepared, folder: Path) -> list[str]:
+    """The names of all calls of an undisturbed command, in their order."""
+    log = folder.with_name("calls")
+    log.unlink(missing_ok=True)
+    assert in_child(_harmed(prepared, Layer(folder, log=log)), prepared.copy(folder)).code == 0
+    return log.read_text().splitlines()
+
+
+def _harmed(prepared: Prepared, layer: Layer) -> Callable[[], int | None]:
+    def work() -> int | None:
+        layer.install()
+        return prepared.victim.work()
+
+    return work
 
 
 def _judged(prepared: Prepared, folder: Path, ended: Ended) -> list[str]:
@@ -59,7 +77,8 @@ def _judged(prepared: Prepared, folder: Path, ended: Ended) -> list[str]:
 
 
 def fill_disk(prepared: Prepared, folder: Path) -> Tally:
-    """On a real file system that is nearly full. Nothing is tried where it cannot be mounted."""
+    """On a real file system that is nearly full. Nothing is tried where it cannot be mounted; where all fits, nothing
+    is counted."""
     tally = Tally()
     for spare in SPARE:
         with mounted(folder) as there:
@@ -73,7 +92,10 @@ def fill_disk(prepared: Prepared, folder: Path) -> Tally:
                 file.write(bytes(max(0, free.f_bavail * free.f_frsize - spare)))
             ended = in_child(prepared.victim.work, work)
             ballast.unlink()
-            tally.count(f"{prepared.victim.name}, {spare} bytes free", *_judged(prepared, work, ended))
+            found = _judged(prepared, work, ended)
+            if ended.code or found:
+                tally.count(f"{prepared.victim.name}, {spare} bytes free", *found)
+    assert tally.tried, f"all of {prepared.victim.name} fitted into {SPARE[0]} bytes"
     return tally
 
 
