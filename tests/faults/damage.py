@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import operator
+import os
 import random
 import re
 import shutil
@@ -36,6 +37,8 @@ class Kind:
     files: str  # what is damaged: a pattern below the folder; one of them each time
     use: Callable[[], int | None]  # the later command
     facts: Callable[[Path, Ended], Any]  # what it believed
+    newest: bool = False  # only the newest of the files is read: it is damaged, or all of them
+    read: bool = True  # every byte, so that any damage is named
 
 
 # --- damage
@@ -144,6 +147,7 @@ def load_and_print() -> int:
     from gcr.runs.load import load_run
     from gcr.settings import BadInput
 
+    os.environ["GCR_DATA"] = str(Path.cwd() / "cache")
     for run in sorted(Path("runs").glob("*/seed-*")):
         try:
             loaded = load_run(run)
@@ -158,8 +162,17 @@ def load_and_print() -> int:
     return 0
 
 
-def page(folder: Path, ended: Ended) -> Any:
-    return (folder / "page.html").read_bytes()
+@dataclass(frozen=True)
+class Page:
+    cells: list[str]
+    pictures: list[str]
+    text: str
+
+
+def page(folder: Path, ended: Ended) -> Page:
+    text = (folder / "page.html").read_text()
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", text, re.DOTALL)
+    return Page(cells, re.findall(r'src="(data:image[^"]*)"', text), text)
 
 
 def lines(folder: Path, ended: Ended) -> Any:
@@ -173,8 +186,8 @@ def packed(folder: Path, ended: Ended) -> Any:
 
 
 def diverged(folder: Path, ended: Ended) -> Any:
-    """The table and the reason, or a word in its place."""
-    return ended.out.replace("runs/diverged/seed-0/failure.json cannot be read", REASON)
+    """The table without the reason."""
+    return ended.out.replace("runs/diverged/seed-0/failure.json cannot be read", "").replace(REASON, "")
 
 
 TABLE = partial(command, "table runs --format csv")
@@ -187,10 +200,11 @@ KINDS = (
          partial(command, "results pack runs all.jsonl.gz --metrics"), packed),
     Kind("packed results", make_packed, "packed.jsonl.gz", PACKED_TABLE, printed),
     Kind("memory", make_runs_and_memory, "runs/*/*/memory.safetensors", load_and_print, lines),
-    Kind("memory in the report", make_runs_and_memory, "runs/*/*/memory.safetensors",
+    Kind("memory in the report", make_runs_and_memory, "runs/*/seed-0/memory.safetensors",  # whose pictures it shows
          partial(command, "report runs --page page.html"), page),
     Kind("models", make_runs_and_memory, "runs/*/*/model.safetensors", load_and_print, lines),
-    Kind("checkpoints", make_unfinished, "runs/*/*/checkpoint-*.safetensors", partial(command, TRAIN), trained),
+    Kind("checkpoints", make_unfinished, "runs/*/*/checkpoint-*.safetensors", partial(command, TRAIN), trained,
+         newest=True),
     Kind("states", make_state, "state/version-*/*", partial(command, "predict state second.csv"), lines),
     Kind("cached data", make_cache, "cache/letters/*", partial(command, TRAIN), trained),
 )  # fmt: skip
@@ -211,27 +225,51 @@ def copied(base: Path, work: Path) -> None:
 
 
 def damage_kind(kind: Kind, folder: Path, number: int, seed: int) -> Tally:
-    """``number`` files, one at a time."""
+    """``number`` times, one file at a time; of those of which the newest counts it or all."""
     base, work = prepared(kind, folder)
-    whole = _used(kind, base, work)
-    fewer = [_used(kind, base, work, run.relative_to(base)) for run in base.glob("runs/*/seed-*")]
+    right = right_facts(kind, base, work)
     tally = Tally()
     for i in range(number):
         draw = random.Random(f"{seed} {kind.name} {i}")
         copied(base, work)
-        file = draw.choice(sorted(path for path in work.glob(kind.files) if path.is_file()))
-        content, before = bytearray(file.read_bytes()), file.read_bytes()
         how = draw.choice(DAMAGES)
-        how(content, draw)
-        if content == before:
-            content[0] ^= 1
-        file.write_bytes(content)
+        files = chosen(kind, work, draw)
+        changed = sum(_damage(file, how, draw) for file in files)
         ended = Child(kind.use, work).wait(HUNG_SECONDS)
-        what = f"{kind.name}, {how.__name__} in {file.name}, number {i}"
-        tally.count(what, *_judged(kind, work, ended, [whole, *fewer], file))
+        what = f"{kind.name}, {how.__name__} in {' and '.join(file.name for file in files)}, number {i}"
+        found, outcome = _judged(kind, work, ended, right, files)
+        tally.count(f"{what}: {outcome or ended.err[-200:]}", *found)
         tally.add(cost(ended))
-        tally.add(Tally(measured={"bytes": differing(before, content)}))
+        tally.add(Tally(measured={"bytes": changed} | ({outcome: 1} if outcome else {})))
     return tally
+
+
+def chosen(kind: Kind, work: Path, draw: random.Random) -> list[Path]:
+    files = sorted(path for path in work.glob(kind.files) if path.is_file())
+    if kind.newest:
+        return files if draw.randrange(3) == 0 else files[-1:]
+    return [draw.choice(files)]
+
+
+def _damage(file: Path, how: Callable[[bytearray, random.Random], None], draw: random.Random) -> int:
+    """How many bytes are others then."""
+    content, before = bytearray(file.read_bytes()), file.read_bytes()
+    how(content, draw)
+    if content == before:
+        content[0] ^= 1
+    file.write_bytes(content)
+    return differing(before, content)
+
+
+@dataclass(frozen=True)
+class Right:
+    whole: Any  # what the whole files give
+    without: dict[str, Any]  # and without one of the runs, by its path
+
+
+def right_facts(kind: Kind, base: Path, work: Path) -> Right:
+    runs = [str(run.relative_to(base)) for run in base.glob("runs/*/seed-*")] if kind.facts is not trained else []
+    return Right(_used(kind, base, work), {run: _used(kind, base, work, run) for run in runs})
 
 
 def differing(one: bytes, other: bytes | bytearray) -> int:
@@ -243,40 +281,50 @@ def cost(ended: Ended) -> Tally:
     return Tally(measured={"most processor seconds": round(ended.seconds, 1), "most MiB": round(ended.mebibytes)})
 
 
-def _used(kind: Kind, base: Path, work: Path, without: Path | None = None) -> Any:
+def _used(kind: Kind, base: Path, work: Path, without: str = "") -> Any:
     """What the command believes of whole files, ``without`` one of the runs where it may leave one out."""
     copied(base, work)
-    if without is not None:
+    if without:
         shutil.rmtree(work / without)
     ended = in_child(kind.use, work)
-    if without is not None and kind.facts is trained:
-        return None
-    assert ended.code == 0, ended
-    return kind.facts(work, ended)
+    facts = kind.facts(work, ended)
+    assert ended.code == 0 and facts, ended
+    return facts
 
 
 def is_hung(ended: Ended) -> bool:
     return ended.err.endswith("hung") or ended.seconds > READ_SECONDS
 
 
-def _judged(kind: Kind, folder: Path, ended: Ended, right: list[Any], file: Path) -> list[str]:
-    """``right``: what the whole files give, and what they give without one of the runs."""
+def _judged(kind: Kind, folder: Path, ended: Ended, right: Right, files: list[Path]) -> tuple[list[str], str]:
+    """What is wrong, and what came of it: the damage was named, or did no harm."""
     if is_hung(ended):
-        return ["hangs"]
+        return ["hangs"], ""
     if ended.traceback or ended.code not in (0, 1, 2):
-        return ["tracebacks"]
+        return ["tracebacks"], ""
     words = " ".join((ended.err + ended.out).split())
     if ended.code == 0:
         try:
             facts = kind.facts(folder, ended)
         except Exception:
-            return ["wrong"]
-        if facts == right[0]:
-            return []
-        if kind.facts is page:  # it names the damage where pictures would be
-            words = " ".join(re.findall("memory cannot be shown: [^<]*", facts.decode()))
-        elif facts not in right[1:]:
-            return ["wrong"]
-    named = file.name in words or file.parent.name in words or str(file.relative_to(folder)) in words
-    said = re.search(r"damaged|cannot be read|error|left out|missing|holds another", words)
-    return [] if named and said else ["wrong"]
+            return ["wrong"], ""
+        if facts == right.whole and not kind.read:
+            return [], "harmless"
+        if isinstance(facts, Page):  # it names the damage where pictures would be
+            words = " ".join(re.findall("memory cannot be shown: [^<]*", facts.text))
+            if facts.pictures or facts.cells != right.whole.cells:
+                return ["wrong"], ""
+        elif facts not in (right.whole, right.without.get(str(files[0].parent.relative_to(folder)), right.whole)):
+            return ["wrong"], ""
+    said = all(names(words, file.relative_to(folder)) for file in files)
+    return ([], "named") if said and REFUSED.search(words) else (["wrong"], "")
+
+
+REFUSED = re.compile(r"damaged|cannot be read|cannot be shown|missing|not a complete checkpoint")
+
+
+def names(words: str, file: Path) -> bool:
+    """Whether a message has the path of the damaged file, or of the folder that it makes up with others."""
+    return bool(re.search(rf"(?<![\w-]){re.escape(str(file))}(?![\w-])", words)) or bool(
+        re.search(rf"(?<![\w-]){re.escape(str(file.parent))}(?![\w/-])", words)
+    )
