@@ -41,7 +41,7 @@ def link_state(folder: Path) -> None:
 
 
 def check_whole(name: str, content: bytes) -> None:
-    """A ValueError or safetensors' own error if a file that a run wrote is not all there."""
+    """A ValueError or safetensors' own error if a file that a run wrote is not all there, or has no digest."""
     if name.endswith(".safetensors"):
         from safetensors.torch import load
 
@@ -52,5 +52,17 @@ def check_whole(name: str, content: bytes) -> None:
         content = content[: content.rfind(b"\n") + 1]
         for line in content.splitlines():
             json.loads(line)
+    if not has_digest(name, content):
+        raise ValueError(f"{name} has no digest")
     if sealed(name, content) != content:
         raise ValueError(f"the digest of {name} is wrong")
+
+
+def has_digest(name: str, content: bytes) -> bool:
+    """All that gcr writes for a later command has one; each line of lines has its own."""
+    if name.endswith(".jsonl.gz"):
+        return has_digest(name.removesuffix(".gz"), gzip.decompress(content))
+    if name.endswith(".jsonl"):
+        return all(has_digest("line.json", line) for line in content.splitlines())
+    end = 8 + int.from_bytes(content[:8], "little") if name.endswith(".safetensors") else len(content)
+    return any(len(match[2]) == DIGITS[match[1]] for match in DIGEST.finditer(content, 0, end))

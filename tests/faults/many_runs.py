@@ -29,7 +29,8 @@ class Cost:
 def make_many(out: Path, runs: int) -> int:
     """Finished runs of made numbers: methods, sizes of memory, learning rates, seeds. How many."""
     from gcr.experiments.experiment import Experiment, compose
-    from gcr.files import json_bytes
+    from gcr.files import digest_of, json_bytes
+    from gcr.runs.folder import RunFolder
 
     def experiments() -> Iterator[tuple[int, Experiment]]:
         for i in range(runs // SEEDS):
@@ -41,18 +42,28 @@ def make_many(out: Path, runs: int) -> int:
     made = 0
     for i, experiment in experiments():
         for seed in range(SEEDS):
-            folder = out / f"{experiment.run_name}-{i}" / f"seed-{seed}"
-            folder.mkdir(parents=True)
+            one = replace(experiment, seed=seed)
+            folder = RunFolder.of(out, one, f"{experiment.run_name}-{i}")
+            folder.path.mkdir(parents=True)
             value = 50 + (31 * i + 7 * seed) % 400 / 10
             protocol = {"matrix": [[value] * 5] * 5, "accuracy": value, "forgetting": 10.0, "anytime": value}
-            result = {"class_il": protocol, "task_il": protocol, "seconds": 2.0, "steps": 9, "device": "cpu"}
-            result |= {
-                "versions": {"gcr": "1", "torch": "2"},
+            result = {
+                "class_il": protocol,
+                "task_il": protocol,
                 "selections": [],
+                "experiment": digest_of(one.to_dict()),
+                "seconds": 2.0,
                 "finished": "2026-01-01T00:00:00+00:00",
+                "steps": 9,
+                "memory_bytes": 9_000,
+                "peak_bytes": 300_000_000,
+                "versions": {"gcr": "1", "torch": "2"},
+                "device": "cpu",
             }
-            (folder / "experiment.json").write_bytes(json_bytes(replace(experiment, seed=seed).to_dict()))
-            (folder / "result.json").write_bytes(json_bytes(result))
+            (folder.path / "experiment.json").write_bytes(json_bytes(one.to_dict()))
+            epochs = ({"stage": stage, "epoch": 0, "steps": 2 * stage, "loss": 0.5} for stage in range(5))
+            (folder.path / "metrics.jsonl").write_bytes(b"".join(json_bytes(each, indent=None) for each in epochs))
+            (folder.path / "result.json").write_bytes(json_bytes({"files": folder.named_files()} | result))
             made += 1
     return made
 

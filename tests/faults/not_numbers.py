@@ -4,6 +4,7 @@ that finds no room on a GPU continues with one run less."""
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 import shutil
@@ -83,10 +84,14 @@ def _marked(folder: Path, ended: Ended) -> list[str]:
         found.append("wrong")
     shown = in_child(lambda: command("table runs"), folder)
     numbers = in_child(lambda: command("table runs --format csv"), folder)
-    means = [float(row["mean"]) for row in csv.DictReader(numbers.out.splitlines()) if row["mean"]]
-    one = all(row["n"] == "1" for row in csv.DictReader(numbers.out.splitlines()))
+    rows = list(csv.DictReader(numbers.out.splitlines()))
+    means = {(row["protocol"].replace("-", "_"), row["metric"]): float(row["mean"]) for row in rows}
+    (file,) = folder.glob(f"runs/*/seed-{GOOD}/result.json")
+    good = json.loads(file.read_bytes())
+    alone = len(means) == 4 and all(mean == good[protocol][metric] for (protocol, metric), mean in means.items())
     words = " ".join(shown.out.split())
-    if "1 run diverged" not in words or "(1 diverged)" not in words or not one or not all(map(math.isfinite, means)):
+    marked = "1 run diverged" in words and "(1 diverged)" in words and f"/seed-{BAD} (" in words
+    if not marked or not alone or any(row["n"] != "1" for row in rows):
         found.append("wrong")
     return list(dict.fromkeys(found))
 
@@ -112,13 +117,16 @@ def bad_data(folder: Path) -> Tally:
     for value in VALUES:
         for make in (np.array, torch.tensor):
             x = [[0.0, 1.0], [1.0, value], [2.0, 0.0]]
-            learner = gcr.Learner(torch.nn.Linear(2, 2), memory=4)
-            try:
-                learner.observe(make(x, dtype=(np if make is np.array else torch).float32), [0, 1, 0])
-                found = ["wrong"]
-            except BadInput:
-                found = []
-            tally.count(f"{value} in {make.__name__} for a learner", *found)
+            given = make(x, dtype=(np if make is np.array else torch).float32)
+            for method in ("observe", "fit"):
+                learner = gcr.Learner(torch.nn.Linear(2, 2), memory=4)
+                before = [parameter.clone() for parameter in learner.net.parameters()]
+                try:
+                    getattr(learner, method)(given, [0, 1, 0])
+                    found = ["silent"]
+                except BadInput:
+                    found = [] if all(map(torch.equal, before, learner.net.parameters())) else ["wrong"]
+                tally.count(f"{value} in {make.__name__} for Learner.{method}", *found)
     return tally
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,11 @@ WORDS = "run seq-digits --method er --model mlp --buffer 50 --epochs 20 --seeds 
 def kill_worker(nodes: list[Node]) -> None:
     for node in nodes:
         for pid in descendants(node.process.pid):
-            if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-                return
+            with suppress(OSError):  # it has ended since
+                if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+                    return
+    raise AssertionError("no worker of Ray was found, so none was killed")
 
 
 def kill_node(nodes: list[Node]) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from children import Ended, in_child
 from conftest import HANG_SECONDS, ROOT
+from file_layer import Layer
 from tally import Tally
 from victims import TRAIN, command, make_cache, make_runs, make_state, names, run_facts
 
@@ -38,7 +39,7 @@ def gcr(words: str, folder: Path, **environment: str) -> Ended:
     return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
-def signalled(numbers: list[int], log: Path) -> int:
+def signalled(numbers: list[int], log: Path, words: str = TRAIN) -> int:
     """A run that gets a signal after each of its first checkpoints: the second one comes while it stops.
 
     A line of ``log`` for each signal when it is sent, and a last one if the process still lives when its work ends.
@@ -64,7 +65,7 @@ def signalled(numbers: list[int], log: Path) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        return command(TRAIN)
+        return command(words)
     except KeyboardInterrupt:  # as ``python -m gcr`` does
         return 130
 
@@ -111,14 +112,16 @@ def signals(folder: Path) -> Tally:
 
 
 def clock_set_back(folder: Path) -> Tally:
-    """By an hour at every look, and files from the future and the far past: no command fails, and the numbers are the
-    same. The monotonic clock cannot be set."""
+    """By an hour at every look, and files from the future and the far past: no command fails, a run that was stopped
+    goes on from its checkpoint, and the numbers are the same. The monotonic clock cannot be set."""
     tally = Tally()
     folder.mkdir(parents=True)
     assert in_child(make_cache, folder).code == 0
     assert in_child(make_state, folder).code == 0
     assert in_child(partial(command, f"{TRAIN} --name clean"), folder).code == 0
-    assert in_child(partial(command, f"{TRAIN} --name stopped"), folder).code == 0
+    going_on, log = f"{TRAIN} --name stopped", folder.with_name("log")
+    stopped = in_child(partial(signalled, [int(signal.SIGTERM)], log, going_on), folder)
+    assert stopped.code == 143 and [*folder.glob("runs/stopped/*/checkpoint-*")], stopped
     table, predict = "table runs --format csv", "predict state second.csv"
     right = {words: in_child(partial(command, words), folder).out for words in (table, predict)}
     update = "update state second.csv --epochs 1 --limit 100"
@@ -129,20 +132,28 @@ def clock_set_back(folder: Path) -> Tally:
         for path in [work, *work.rglob("*")] if date is not None else []:
             os.utime(path, (date, date))
         run = f"{TRAIN} --name {name}"
-        for words in (table, predict, run, "report runs", "data check", "verify runs", update):
-            ended = in_child(partial(_with_clock, words, date is None), work)
+        steps = {}
+        for words in (table, predict, run, going_on, "report runs", "data check", "verify runs", update):
+            log.write_text("")
+            ended = in_child(partial(_with_clock, words, date is None, Layer(work, log=log)), work)
+            steps[words] = log.read_text().splitlines().count("step")
             found = [*["tracebacks"] * ended.traceback, *["wrong"] * (ended.code != 0)]
             if words in right and ended.out != right[words]:
                 found.append("wrong")
             if words == run and _class_il(work, "clean") != _class_il(work, name):
                 found.append("wrong")
+            if words == going_on and _class_il(work, "clean") != _class_il(work, "stopped"):
+                found.append("wrong")
+            if words == going_on and not 0 < steps[going_on] < steps[run]:  # it began again, or had ended before
+                found.append("lost")
             if words == update and not (work / "state" / "version-0002").exists():
                 found.append("lost")
             tally.count(f"clock {name}, gcr {words}: {ended.err[-200:]!r}", *dict.fromkeys(found))
     return tally
 
 
-def _with_clock(words: str, backwards: bool) -> int:
+def _with_clock(words: str, backwards: bool, layer: Layer) -> int:
+    layer.install(steps=True)
     if backwards:
         looks = itertools.count(1)
         seconds, nanoseconds = time.time, time.time_ns
@@ -159,7 +170,8 @@ def _with_clock(words: str, backwards: bool) -> int:
 
 
 def _class_il(folder: Path, name: str) -> Any:
-    return RunFolder(folder / "runs" / name / "seed-0").result()["class_il"]
+    run = RunFolder(folder / "runs" / name / "seed-0")
+    return run.result()["class_il"] if run.finished else None
 
 
 PIPED = ("table runs", "table runs --format csv", "predict state second.csv")

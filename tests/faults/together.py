@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from children import Child, in_child
 from conftest import wait_until
@@ -126,31 +127,56 @@ def _train_and_note(written: Path) -> int:
 
 
 def two_updates(folder: Path, pairs: int) -> Tally:
-    """At once: as many versions as commands that said so, each whole."""
+    """The second begins while the first holds the state: it is refused, or with ``--wait`` says so and waits. As many
+    versions as commands that said so, each whole."""
     tally = Tally()
-    base = folder / "base"
+    base, work = folder / "base", folder / "work"
     base.mkdir(parents=True)
     assert in_child(make_state, base).code == 0
     for number in range(pairs):
-        work = folder / "work"
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(base, work)
-        wait = " --wait" if number % 2 else ""
-
-        def update(wait: str = wait) -> int:
-            return command(f"update state second.csv --epochs 1 --limit 100{wait}")
-
-        ended = [child.wait() for child in [Child(update, work) for _ in range(2)]]
-        made = sum(one.code == 0 for one in ended)
+        wait, moment = " --wait" * (number % 2), ("read", "write")[number // 2 % 2]
+        update = partial(command, f"update state second.csv --epochs 1 --limit 100{wait}")
+        held, seen = folder / f"held-{number}", folder / f"seen-{number}"
+        first = Child(partial(_held_up, moment, held, seen, update), work)
+        wait_until(held.exists, "an update that holds the state")
+        second = Child(update, work)
+        wait_until(lambda second=second: second.ended() or b"waiting for process" in _errors(second), "what it says")
+        overlapped = bool(wait) != second.ended()
+        seen.touch()
+        ended = [first.wait(), second.wait()]
         found = ["tracebacks"] * any(one.traceback for one in ended)
-        refused = all(one.code in (0, 2) and (one.code == 0 or "being changed by process" in one.err) for one in ended)
-        if not made or not refused or (wait and made < 2) or not _has_version(work, 1 + made):
+        refused = ended[1].code == (0 if wait else 2) and (bool(wait) or "being changed by process" in ended[1].err)
+        made = 2 if wait else 1
+        if not overlapped or ended[0].code or not refused or not _has_version(work, 1 + made):
             found.append("wrong")
         left = {f"version-{number:04d}" for number in (made, 1 + made)}
         if {path.name for path in (work / "state").iterdir()} != left:
             found.append("left")
-        tally.count(f"two updates at once{wait}", *found)
+        tally.count(f"two updates at once{wait}, the first held up in its {moment}: {ended[1].err[-200:]}", *found)
     return tally
+
+
+def _held_up(moment: str, held: Path, seen: Path, work: Callable[[], int]) -> int:
+    """``work`` that stops for the other at its first reading or writing of the state."""
+    from gcr.learner.state_folder import StateFolder
+
+    plain = getattr(StateFolder, moment)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not held.exists():
+            held.touch()
+            wait_until(seen.exists, "the other update")
+        return plain(*args, **kwargs)
+
+    setattr(StateFolder, moment, call)
+    return work()
+
+
+def _errors(child: Child) -> bytes:
+    """What it has said so far."""
+    return os.pread(child.outputs[1].fileno(), 100_000, 0)
 
 
 def _has_version(folder: Path, number: int) -> bool:

@@ -286,6 +286,7 @@ def warm_up() -> None:
     import typer
 
     from gcr.cli import main
+    from gcr.runs import job
 
     if isinstance(main.app, typer.Typer):
         main.app = typer.main.get_command(main.app)  # type: ignore[assignment]
@@ -301,4 +302,5 @@ def warm_up() -> None:
             finally:
                 os.chdir(here)
     os.environ.pop("GCR_DATA", None)
+    job._scenario.cache_clear()  # what a child reads is on its disk
     gc.freeze()  # pages that no child copies
