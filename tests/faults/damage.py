@@ -288,7 +288,8 @@ def _used(kind: Kind, base: Path, work: Path, without: str = "") -> Any:
         shutil.rmtree(work / without)
     ended = in_child(kind.use, work)
     facts = kind.facts(work, ended)
-    assert ended.code == 0 and facts, ended
+    assert ended.code == 0, ended
+    assert facts, ended  # where nothing is believed, no damage can do harm
     return facts
 
 

@@ -36,6 +36,7 @@ from surroundings import clock_set_back, closed_pipe, places, signals  # noqa: E
 from tally import Tally  # noqa: E402
 from together import processes_on_one_folder, two_updates  # noqa: E402
 from victims import VICTIMS, Victim, prepare, warm_up  # noqa: E402
+from whole_files import change_lines, exchange  # noqa: E402
 from writes import fail_writes, fill_disk, forbid_writing  # noqa: E402
 
 RESULTS = ROOT / "results" / "faults.json"
@@ -63,7 +64,7 @@ SUMMARY = {
         "a full file system",
         "folders not to be written to",
     ],
-    "damaged files named or harmless": ["damaged files", "odd files with a right digest"],
+    "damaged files named or harmless": ["damaged files", "files of other runs", "odd files with a right digest"],
     "hostile files kept out": ["hostile files"],
 }
 Part = Callable[[Path], Tally]
@@ -77,6 +78,7 @@ def attacks(seed: int) -> dict[str, list[Part]]:
         "a full file system": [partial(on_victim, victim, fill_disk) for victim in VICTIMS],
         "folders not to be written to": [partial(on_victim, victim, forbid_writing) for victim in VICTIMS],
         "damaged files": [partial(damage, kind, DAMAGED[kind.name], seed) for kind in KINDS],
+        "files of other runs": [lambda at: exchange(at / "d"), lambda at: change_lines(at / "d")],
         "odd files with a right digest": [partial(reseal, kind, RESEALED[kind.name], seed) for kind in KINDS],
         "hostile files": hostile_parts(seed),
         "8 processes on one folder": [lambda at: processes_on_one_folder(at / "p", 8, 40, seed)],

@@ -121,7 +121,8 @@ def clock_set_back(folder: Path) -> Tally:
     assert in_child(partial(command, f"{TRAIN} --name clean"), folder).code == 0
     going_on, log = f"{TRAIN} --name stopped", folder.with_name("log")
     stopped = in_child(partial(signalled, [int(signal.SIGTERM)], log, going_on), folder)
-    assert stopped.code == 143 and [*folder.glob("runs/stopped/*/checkpoint-*")], stopped
+    assert stopped.code == 143, stopped
+    assert [*folder.glob("runs/stopped/*/checkpoint-*")]
     table, predict = "table runs --format csv", "predict state second.csv"
     right = {words: in_child(partial(command, words), folder).out for words in (table, predict)}
     update = "update state second.csv --epochs 1 --limit 100"

@@ -20,6 +20,7 @@ from surroundings import closed_pipe
 from tally import Tally
 from together import processes_on_one_folder, two_updates
 from victims import VICTIMS, prepare, warm_up
+from whole_files import change_lines, exchange
 from writes import fail_writes, fill_disk, forbid_writing
 
 from gcr.cli import main
@@ -68,6 +69,14 @@ def test_a_place_where_nothing_can_be_written(attack, tmp_path):
 @pytest.mark.parametrize("number", range(len(KINDS)), ids=[kind.name for kind in KINDS])
 def test_a_damaged_file_is_named_or_harmless(number, tmp_path):
     check(damage_kind(KINDS[number], tmp_path, 7, seed=1))
+
+
+def test_files_of_other_runs(tmp_path):
+    check(exchange(tmp_path, every=4))
+
+
+def test_lines_of_another_packed_file(tmp_path):
+    check(change_lines(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["results", "packed results", "states", "checkpoints"])

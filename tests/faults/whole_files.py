@@ -1,7 +1,7 @@
-"""Files that are whole but in the wrong place: swapped between seeds, copied over others, deleted; packed lines removed.
+"""Files that are whole but in the wrong place: swapped between seeds, copied over others, deleted; packed lines gone.
 
-A table leaves such a run out and counts it, ``gcr verify`` names it, the report shows no pictures of another run, a pack
-has no metrics of another run; all other numbers are those of the files as they were.
+A table leaves such a run out and counts it, ``gcr verify`` names it, the report shows no pictures of another run, a
+pack has no metrics of another run; all other numbers are those of the files as they were.
 """
 
 from __future__ import annotations
