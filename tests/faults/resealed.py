@@ -218,14 +218,13 @@ LINKS = re.compile(r"another|twice|that result\.json names|result\.json does not
 
 
 def names_field(line: str, kind: Kind, file: Path, place: Place) -> bool:
-    """Or that the file is not the one that belongs to the others. Of what is no result the file is enough, but not
-    words of Python's own."""
+    """Or that the file is not the one that belongs to the others. Of what is no result the file is enough."""
     words = [str(key).encode("unicode_escape").decode() for key in place if isinstance(key, str) and key]
     parts = [word.partition(".")[2] or word for word in words]  # of tensors: "net.bias" is the bias of net
     if not words or any(word in line for word in (*words, *parts)) or LINKS.search(line):
         return True
     files = (file.name, f"{file.parent.parent.name} cannot be read", "held-out")
-    return kind.name not in READERS and any(name in line for name in files) and "Error: " not in line
+    return kind.name not in READERS and any(name in line for name in files)
 
 
 ON_PAGE = {"class_il", "task_il", "seconds", "selections", "memory_bytes", "peak_bytes", "device", "versions"}
