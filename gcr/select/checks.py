@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gcr.select.coreset import Coreset
+from gcr.select.gradients import LastLayerGradients
 from gcr.settings import BadInput
 
 BLOCK = 2**24  # numbers that are looked at together
@@ -55,6 +56,39 @@ def as_matrix(name: str, values: Any, device: torch.device) -> Tensor:
         shown = ", ".join(map(str, broken[:5].tolist())) + (", …" if len(broken) > 5 else "")
         raise BadInput(f"{name} must be finite, got NaN or infinity in {len(broken)} of {len(matrix)} rows: {shown}")
     return matrix
+
+
+def as_gradients(name: str, gradients: Any, device: torch.device) -> LastLayerGradients:
+    """A matrix [n, d], or factors, in tensors."""
+    if not isinstance(gradients, LastLayerGradients):
+        return LastLayerGradients.of_matrix(as_matrix(name, gradients, device))
+    left, right = as_matrix("features", gradients.features, device), as_matrix("residuals", gradients.residuals, device)
+    if len(left) != len(right):
+        raise BadInput(f"features and residuals must have equally many rows, got {len(left)} and {len(right)}")
+    return LastLayerGradients(left, right, gradients.bias)
+
+
+def as_targets(target: Any, like: LastLayerGradients) -> list[Tensor]:
+    """Gradients to match as [c, f (+ 1)] matrices: one, or as many as a list or tuple has."""
+    several = isinstance(target, list | tuple) and bool(target) and not isinstance(target[0], int | float)
+    return [_target(one, like) for one in (target if several else [target])]
+
+
+def _target(target: Any, like: LastLayerGradients) -> Tensor:
+    """A vector [d] as it is; the sum of a set's rows, [m, d] or factors."""
+    device, shape = like.features.device, (like.residuals.shape[1], like.features.shape[1] + like.bias)
+    if isinstance(target, LastLayerGradients):
+        rows = as_gradients("target", target, device)
+        if like.is_matrix or rows.features.shape[1] + rows.bias != shape[1] or rows.residuals.shape[1] != shape[0]:
+            got = f"{rows.features.shape[1]} features and {rows.residuals.shape[1]} residuals, bias={rows.bias}"
+            raise BadInput(f"target must have gradients of the width of those to choose from, {shape}, got {got}")
+        return rows.weighted_sum(torch.ones(len(rows), dtype=torch.float64, device=device))
+    values = as_tensor("target", target, device)
+    rows = as_gradients("target", values if values.dim() == 2 else values.reshape(1, -1), device)
+    width = rows.features.shape[1]
+    if width != shape[0] * shape[1]:
+        raise BadInput(f"target must have {shape[0] * shape[1]} numbers a row, as the gradients have, got {width}")
+    return rows.features.double().sum(0).reshape(shape)
 
 
 def as_labels(name: str, values: Any, n: int, device: torch.device) -> Tensor:
@@ -103,4 +137,5 @@ def like_input(values: Any, chosen: Coreset) -> Coreset:
     """The coreset in tensors if ``values`` are, else in NumPy arrays."""
     if isinstance(values, Tensor):
         return chosen
-    return replace(chosen, rows=chosen.rows.numpy(), weights=chosen.weights.numpy())  # type: ignore[arg-type]
+    serves = None if chosen.serves is None else chosen.serves.numpy()
+    return replace(chosen, rows=chosen.rows.numpy(), weights=chosen.weights.numpy(), serves=serves)  # type: ignore[arg-type]
