@@ -46,12 +46,10 @@ class Matching:
     valid: Tensor  # [n] bool: may enter
     keep: Tensor  # [m] int64: rows whose place is taken from the beginning
     cost: Tensor | None = None  # [n] > 0
-    rows: Tensor = field(init=False)  # [k] int64: the support, and rows that left since P was fresh
-    alive: Tensor = field(init=False)  # [k] bool: did not leave
-    weights: Tensor = field(init=False)  # [k], 0 for those that left
-    inverse: Tensor = field(init=False)  # [k, k]: P, with zeros for those that left
+    support: Support = field(init=False)
     now: Tensor = field(init=False)  # [n]: correlations with what is unmatched
     lines: Tensor | None = None  # [most, n]: <g_s, g_j> of the slots, if they are held
+    age: int = 0  # blocks since P was fresh
 
     def __post_init__(self) -> None:
         n, width = len(self.left), self.left.shape[1] * self.right.shape[1]
@@ -61,14 +59,18 @@ class Matching:
             self.lines = self.left.new_empty(most, n)
         self.norms = self.left.square().sum(1) * self.right.square().sum(1) + self.ridge
         self.floor = GAIN * self.correlation.abs().amax()
-        self.closed = ~self.valid
-        self.rows, self.now, self.age = self.keep, self.correlation, 0
-        self.alive = torch.ones_like(self.rows, dtype=torch.bool)
+        self.closed, self.now = ~self.valid, self.correlation
+        self.start(self.keep, self.keep, torch.zeros_like(self.correlation[self.keep]))
+
+    def start(self, rows: Tensor, new: Tensor, weights: Tensor) -> None:
+        """The support is ``rows``, of which the last are ``new``; from ``weights`` >= 0 to the solution with signs."""
         if self.lines is not None:
-            self.lines[: len(self.rows)] = self.products(self.rows)
+            self.lines[len(rows) - len(new) : len(rows)] = self.products(new)
+        self.support = Support(rows, torch.ones_like(rows, dtype=torch.bool), weights, weights.new_zeros(0, 0))
         self.refresh()
-        if len(self.rows):
-            self.make_nonnegative(torch.zeros_like(self.weights))
+        left = self.support.to_signs(weights)
+        self.update_now()
+        self.let_return(left, weights)
 
     def products(self, first: Tensor, second: Tensor | None = None) -> Tensor:
         """Inner products of some rows with others, or with all."""
@@ -86,87 +88,67 @@ class Matching:
         return torch.cat([torch.einsum("nbc,nc->bn", (x @ total).view(-1, b, c), d) for x, d in parts], 1)
 
     def against_support(self, some: Tensor) -> Tensor:
-        """Inner products of the support with some rows: [k, m]."""
-        return self.products(self.rows, some) if self.lines is None else self.lines[: len(self.rows), some]
-
-    def refresh(self) -> None:
-        """Forget the rows that left; P, weights and correlations anew, without signs."""
-        if not bool(self.alive.all()):
-            if self.lines is not None:
-                first = int((~self.alive).long().argmax())  # lines before it stay where they are
-                self.lines[first : int(self.alive.sum())] = self.lines[first : len(self.rows)][self.alive[first:]]
-            self.rows = self.rows[self.alive]
-        system = self.system()
-        factor, failed = torch.linalg.cholesky_ex(system)
-        if bool(failed):  # kept rows that lie in the span of others, and no ridge
-            system.diagonal().add_(1e-10 * float(self.norms[self.rows].amax()))
-            factor = torch.linalg.cholesky(system)
-        self.inverse = torch.cholesky_inverse(factor)
-        right = self.correlation[self.rows].unsqueeze(1)
-        self.weights = torch.cholesky_solve(right, factor).squeeze(1)
-        self.alive, self.age = torch.ones_like(self.rows, dtype=torch.bool), 0
-        self.update_now()
+        """Inner products of the slots with some rows: [k, m]."""
+        rows = self.support.rows
+        return self.products(rows, some) if self.lines is None else self.lines[: len(rows), some]
 
     def system(self) -> Tensor:
         """``G_SS + ridge I`` of all slots."""
-        system = self.against_support(self.rows)
+        system = self.against_support(self.support.rows)
         system.diagonal().add_(self.ridge)
         return system
 
-    def update_now(self) -> None:
-        if len(self.rows):
-            self.now = self.correlation - self.matched(self.rows, self.weights.unsqueeze(0))[0]
-
-    def make_nonnegative(self, start: Tensor) -> None:
-        """From weights ``start`` >= 0 to the solution with signs; rows without weight leave."""
-        current, left = start, list[int]()
-        while bool((falling := self.alive & (self.weights <= 0)).any()):
-            reach = torch.where(falling, current / (current - self.weights).clamp_min(1e-300), torch.inf)
-            step = reach.amin()
-            current = torch.where(self.alive, current + step.clamp_max(1) * (self.weights - current), 0.0)
-            for slot in torch.nonzero(falling & (reach <= step)).flatten().tolist():
-                self.take_out(slot)
-                left.append(slot)
+    def refresh(self) -> None:
+        """Forget the rows that left; P, weights and correlations anew, without signs."""
+        rows, alive = self.support.rows, self.support.alive
+        if not bool(alive.all()):
+            if self.lines is not None:
+                first = int((~alive).long().argmax())  # lines before it stay where they are
+                self.lines[first : int(alive.sum())] = self.lines[first : len(rows)][alive[first:]]
+            self.support.rows = rows = rows[alive]
+        system = self.system()
+        factor, failed = torch.linalg.cholesky_ex(system)
+        if bool(failed):  # kept rows that lie in the span of others, and no ridge
+            system.diagonal().add_(1e-10 * float(self.norms[rows].amax()))
+            factor = torch.linalg.cholesky(system)
+        weights = torch.cholesky_solve(self.correlation[rows].unsqueeze(1), factor).squeeze(1)
+        inverse = torch.cholesky_inverse(factor)
+        self.support, self.age = Support(rows, torch.ones_like(rows, dtype=torch.bool), weights, inverse), 0
         self.update_now()
-        if left and bool((self.now[self.rows[left]] > self.floor).any()):  # rarely one must return
-            used = self.alive.index_fill(0, torch.tensor(left, device=self.rows.device), True)
-            self.alive = nonnegative_solution(
-                self.system().unsqueeze(0),
-                self.correlation[self.rows].unsqueeze(0),
-                used.unsqueeze(0),
-                current.unsqueeze(0),
-                self.weights.unsqueeze(0),
-                self.floor.reshape(1),
-            )[0]
-            self.refresh()
 
-    def take_out(self, slot: int) -> None:
-        column = self.inverse[slot].clone()
-        self.weights -= column * (self.weights[slot] / column[slot])
-        self.inverse.addr_(column, column / column[slot], alpha=-1)
-        self.inverse[slot], self.inverse[:, slot], self.weights[slot], self.alive[slot] = 0.0, 0.0, 0.0, False
+    def update_now(self) -> None:
+        if len(self.support.rows):
+            self.now = self.correlation - self.matched(self.support.rows, self.support.weights.unsqueeze(0))[0]
+
+    def let_return(self, left: list[int], before: Tensor) -> None:
+        """Where a row that has just left would help after all, the full search among the slots."""
+        support = self.support
+        if not left or not bool((self.now[support.rows[left]] > self.floor).any()):
+            return
+        used = support.alive.index_fill(0, torch.tensor(left, device=support.rows.device), True)
+        right, start = self.correlation[support.rows].unsqueeze(0), torch.where(used, before, 0.0).unsqueeze(0)
+        floor, weights = self.floor.reshape(1), support.weights.unsqueeze(0)
+        support.alive = nonnegative_solution(self.system()[None], right, used[None], start, weights, floor)[0]
+        self.refresh()
 
     def room(self) -> float:
         """How many rows may still enter, or what they may cost."""
-        taken = torch.cat([self.rows[self.alive], self.keep]).unique()
+        taken = torch.cat([self.support.rows[self.support.alive], self.keep]).unique()
         return self.budget - (len(taken) if self.cost is None else float(self.cost[taken].sum()))
 
     def run(self) -> Tensor:
         """The weights at the end: [n], zero off the support."""
         while self.block():
             self.age += 1
-            if self.age >= FRESH or len(self.rows) <= CANDIDATES:  # while it costs nothing
+            if self.age >= FRESH or len(self.support.rows) <= CANDIDATES:  # while it costs nothing
                 self.refresh()
         self.refresh()  # without the rounding of many blocks
-        if len(self.keep):  # kept rows without a weight have a last chance
-            absent = self.keep[~torch.isin(self.keep, self.rows)]
-            before = torch.cat([self.weights, self.weights.new_zeros(len(absent))])
-            if self.lines is not None:
-                self.lines[len(self.rows) : len(before)] = self.products(absent)
-            self.rows, self.alive = torch.cat([self.rows, absent]), torch.ones_like(before, dtype=torch.bool)
-            self.refresh()
-            self.make_nonnegative(before)
-        return torch.zeros_like(self.correlation).index_add(0, self.rows, self.weights.clamp_min(0))
+        rows = self.support.rows
+        absent = self.keep[~torch.isin(self.keep, rows)]
+        if len(absent):  # they have a last chance
+            weights = torch.cat([self.support.weights.clamp_min(0), self.now.new_zeros(len(absent))])
+            self.start(torch.cat([rows, absent]), absent, weights)
+        return torch.zeros_like(self.now).index_add(0, self.support.rows, self.support.weights.clamp_min(0))
 
     def score(self, correlation: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         """What decides who comes next: the correlation, or that per cost."""
@@ -175,8 +157,8 @@ class Matching:
     def block(self) -> bool:
         """Guess a few rounds and keep those that were right. Returns whether to go on."""
         room = self.room()
-        objective = self.energy - float((self.weights * self.correlation[self.rows]).sum())
-        open_ = ~self.closed.index_fill(0, self.rows[self.alive], True) & (self.now > self.floor)
+        objective = self.energy - float((self.support.weights * self.correlation[self.support.rows]).sum())
+        open_ = ~self.closed.index_fill(0, self.support.rows[self.support.alive], True) & (self.now > self.floor)
         open_ &= room >= 1 if self.cost is None else self.cost <= room
         if objective <= self.tolerance or not bool(open_.any()):
             return False
@@ -188,59 +170,87 @@ class Matching:
 
     def accept(self, guess: Guess, room: float, objective: float) -> bool:
         """The rounds of the guess that were right, up to one that makes a weight negative."""
-        k, b = len(self.rows), len(guess.rows)
-        if self.lines is not None:
-            self.lines[k : k + b] = self.products(guess.rows)
-        changes = torch.cat([guess.support_change, guess.weights], 1)  # [b, k + b]: after each round
-        after = self.now - self.matched(torch.cat([self.rows, guess.rows]), changes)  # [b, n]
-        length = self.right_rounds(guess, after, room, objective)
-        singular = torch.nonzero(guess.singular[:length]).flatten()
-        if len(singular):  # a row in the span of the support helps nobody
-            length = int(singular[0])
-            self.closed[guess.rows[length]] = True
-        if length == 0:
+        k, before = len(self.support.rows), self.support.weights
+        length, negative = guess.usable(self.support)
+        if length == 0:  # a row in the span of the support helps nobody
+            self.closed[guess.rows[0]] = True
             return True
-        support = self.weights + guess.support_change  # [b, k]
-        own = torch.where(torch.ones_like(guess.weights).tril().bool(), guess.weights, 1.0)
-        lowest = torch.cat([support.masked_fill(~self.alive, 1.0), own], 1).amin(1)
-        negative = torch.nonzero(lowest[:length] <= 0).flatten()
-        length = int(negative[0]) + 1 if len(negative) else length
-        before = torch.cat([self.weights, self.weights.new_zeros(length)])
+        support = self.support.grown(guess, length)
+        last = torch.cat([before, before.new_zeros(length)])  # the weights before the last round
         if length > 1:
-            before = torch.cat([support[length - 2], guess.weights[length - 2, :length]])
-        self.weights = torch.cat([support[length - 1], guess.weights[length - 1, :length]])
-        self.rows, self.now = torch.cat([self.rows, guess.rows[:length]]), after[length - 1]
-        self.alive = torch.cat([self.alive, torch.ones_like(guess.rows[:length], dtype=torch.bool)])
-        self.inverse = self.grown_inverse(guess, length)
-        if not len(negative):
+            last = last + torch.cat([guess.support_change[length - 2], guess.weights[length - 2, :length]])
+        left = support.to_signs(last.clamp_min(0)) if negative else []
+        if self.lines is not None:
+            self.lines[k : k + length] = self.products(guess.rows[:length])
+        changes = torch.cat([guess.support_change, guess.weights[:, :length]], 1)[:length]  # after each round
+        changes[-1] = support.weights - torch.cat([before, before.new_zeros(length)])
+        after = self.now - self.matched(support.rows, changes)  # [length, n]
+        right = self.right_rounds(guess, after, room, objective)
+        self.now = after[right - 1]
+        if right < length:
+            self.support = self.support.grown(guess, right)
             return True
-        newest = self.rows[-1]
-        self.make_nonnegative(before.clamp_min(0))
-        return bool((self.rows[self.alive] == newest).any())  # one that leaves at once gains nothing but rounding
-
-    def grown_inverse(self, guess: Guess, length: int) -> Tensor:
-        """P with the first ``length`` rows of the guess."""
-        k, own = len(self.inverse), guess.inverse[:length, :length]
-        reach = guess.reach[:, :length] @ own.T  # [k, length]
-        grown = self.inverse.new_empty(k + length, k + length)
-        torch.addmm(self.inverse, reach, reach.T, out=grown[:k, :k])
-        grown[k:, :k] = -(reach @ own).T
-        grown[:k, k:] = grown[k:, :k].T
-        grown[k:, k:] = own.T @ own
-        return grown
+        self.support, newest = support, support.rows[-1]
+        self.let_return(left, last.clamp_min(0))
+        here = self.support.rows[self.support.alive]
+        return not negative or bool((here == newest).any())  # one that leaves at once gains nothing but rounding
 
     def right_rounds(self, guess: Guess, after: Tensor, room: float, objective: float) -> int:
         """How many rounds chose the best of all rows, and one that helps. The first always does."""
-        score = self.score(after[:-1]).masked_fill(self.closed.index_fill(0, self.rows[self.alive], True), -torch.inf)
-        for place, chosen in enumerate(guess.rows.tolist()[:-1]):
+        barred, b = self.closed.index_fill(0, self.support.rows[self.support.alive], True), len(after)
+        score = self.score(after[:-1]).masked_fill(barred, -torch.inf)
+        for place, chosen in enumerate(guess.rows[: b - 1].tolist()):
             score[place:, chosen] = -torch.inf
             if self.cost is not None:
                 room -= float(self.cost[chosen])
                 score[place, self.cost > room] = -torch.inf
         best, row = score.max(1)
-        right = (row == guess.rows[1:]) & (best > -torch.inf)
-        right &= (guess.values[1:] > self.floor) & (objective - guess.halves.square().cumsum(0)[:-1] > self.tolerance)
+        left = objective - guess.halves.square().cumsum(0)[: b - 1]
+        right = (row == guess.rows[1:b]) & (best > -torch.inf) & (guess.values[1:b] > self.floor)
+        right &= left > self.tolerance
         return 1 + int(right.long().cumprod(0).sum())
+
+
+@dataclass
+class Support:
+    """The rows in use, and those that left since P was fresh."""
+
+    rows: Tensor  # [k] int64
+    alive: Tensor  # [k] bool: did not leave
+    weights: Tensor  # [k], 0 for those that left
+    inverse: Tensor  # [k, k]: P, with zeros for those that left
+
+    def grown(self, guess: Guess, length: int) -> Support:
+        """With the first ``length`` rows of the guess."""
+        k, own = len(self.rows), guess.inverse[:length, :length]
+        reach = guess.reach[:, :length] @ own.T  # [k, length]
+        inverse = self.inverse.new_empty(k + length, k + length)
+        torch.addmm(self.inverse, reach, reach.T, out=inverse[:k, :k])
+        inverse[k:, :k] = -(reach @ own).T
+        inverse[:k, k:] = inverse[k:, :k].T
+        inverse[k:, k:] = own.T @ own
+        rows = guess.rows[:length]
+        weights = [self.weights + guess.support_change[length - 1], guess.weights[length - 1, :length]]
+        alive = torch.cat([self.alive, torch.ones_like(rows, dtype=torch.bool)])
+        return Support(torch.cat([self.rows, rows]), alive, torch.cat(weights), inverse)
+
+    def to_signs(self, current: Tensor) -> list[int]:
+        """Walk from weights ``current`` >= 0 to those without signs; slots that reach 0 leave and are returned."""
+        left = list[int]()
+        while bool((falling := self.alive & (self.weights <= 0)).any()):
+            reach = torch.where(falling, current / (current - self.weights).clamp_min(1e-300), torch.inf)
+            step = reach.amin()
+            current = torch.where(self.alive, current + step.clamp_max(1) * (self.weights - current), 0.0)
+            for slot in torch.nonzero(falling & (reach <= step)).flatten().tolist():
+                self.take_out(slot)
+                left.append(slot)
+        return left
+
+    def take_out(self, slot: int) -> None:
+        column = self.inverse[slot].clone()
+        self.weights -= column * (self.weights[slot] / column[slot])
+        self.inverse.addr_(column, column / column[slot], alpha=-1)
+        self.inverse[slot], self.inverse[:, slot], self.weights[slot], self.alive[slot] = 0.0, 0.0, 0.0, False
 
 
 @dataclass(frozen=True)
@@ -256,10 +266,18 @@ class Guess:
     weights: Tensor  # [b, b]: of the rows after each round
     support_change: Tensor  # [b, k]: of the support's weights after each round
 
+    def usable(self, support: Support) -> tuple[int, bool]:
+        """How many rounds come before one whose row is singular, or end with one that makes a weight negative."""
+        length = len(self.rows) if not bool(self.singular.any()) else int(self.singular.long().argmax())
+        own = torch.where(torch.ones_like(self.weights).tril().bool(), self.weights, 1.0)
+        others = (support.weights + self.support_change).masked_fill(~support.alive, 1.0)
+        negative = torch.nonzero(torch.cat([others, own], 1)[:length].amin(1) <= 0).flatten()
+        return (int(negative[0]) + 1, True) if len(negative) else (length, False)
+
     @classmethod
     def make(cls, problem: Matching, candidates: Tensor, rounds: int, room: float) -> Guess:
         cross = problem.against_support(candidates)
-        reach = problem.inverse @ cross
+        reach = problem.support.inverse @ cross
         system = problem.products(candidates, candidates) - cross.T @ reach
         system.diagonal().add_(problem.ridge)
         now, norms = problem.now[candidates], problem.norms[candidates]
