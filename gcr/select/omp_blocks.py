@@ -87,14 +87,9 @@ class Matching:
         parts = zip(self.left.split(step), self.right.split(step), strict=True)
         return torch.cat([torch.einsum("nbc,nc->bn", (x @ total).view(-1, b, c), d) for x, d in parts], 1)
 
-    def against_support(self, some: Tensor) -> Tensor:
-        """Inner products of the slots with some rows: [k, m]."""
-        rows = self.support.rows
-        return self.products(rows, some) if self.lines is None else self.lines[: len(rows), some]
-
     def system(self) -> Tensor:
         """``G_SS + ridge I`` of all slots."""
-        system = self.against_support(self.support.rows)
+        system = self.products(self.support.rows, self.support.rows)
         system.diagonal().add_(self.ridge)
         return system
 
@@ -276,7 +271,7 @@ class Guess:
 
     @classmethod
     def make(cls, problem: Matching, candidates: Tensor, rounds: int, room: float) -> Guess:
-        cross = problem.against_support(candidates)
+        cross = problem.products(problem.support.rows, candidates)
         reach = problem.support.inverse @ cross
         system = problem.products(candidates, candidates) - cross.T @ reach
         system.diagonal().add_(problem.ridge)
