@@ -26,7 +26,7 @@ from gcr.select.batched_problems import GAIN, SINGULAR
 from gcr.select.nnls import nonnegative_solution
 
 LINE_BYTES = 2**30  # of inner products of all rows with the support that are held
-ROUNDS = 16  # that are guessed at once
+ROUNDS = 20  # that are guessed at once
 CANDIDATES = 256
 BLOCK = 2**22  # numbers in a block of rows
 FRESH = 16  # blocks after which P is computed anew
@@ -68,7 +68,7 @@ class Matching:
             self.lines[len(rows) - len(new) : len(rows)] = self.products(new)
         self.support = Support(rows, torch.ones_like(rows, dtype=torch.bool), weights, weights.new_zeros(0, 0))
         self.refresh()
-        left = self.support.to_signs(weights)
+        left = [slot for slot, _, _ in self.support.to_signs(weights)]
         self.update_now()
         self.let_return(left, weights)
 
@@ -161,48 +161,42 @@ class Matching:
         candidates = score.topk(min(CANDIDATES, len(score))).indices
         candidates = candidates[open_[candidates]].sort().values  # ascending, so that the lowest row wins a tie
         rounds = min(ROUNDS, len(candidates), int(room) if self.cost is None else ROUNDS)
-        return self.accept(Guess.make(self, candidates, rounds, room), room, objective)
+        return self.accept(Guess(self, candidates, rounds, room), room)
 
-    def accept(self, guess: Guess, room: float, objective: float) -> bool:
-        """The rounds of the guess that were right, up to one that makes a weight negative."""
-        k, before = len(self.support.rows), self.support.weights
-        length, negative = guess.usable(self.support)
-        if length == 0:  # a row in the span of the support helps nobody
-            self.closed[guess.rows[0]] = True
+    def accept(self, guess: Guess, room: float) -> bool:
+        """The rounds of the guess that were right."""
+        k, b = len(self.support.rows), len(guess.rows)
+        if b == 0:  # a row in the span of the support helps nobody
+            self.closed[guess.singular_row] = True
             return True
-        support = self.support.grown(guess, length)
-        last = torch.cat([before, before.new_zeros(length)])  # the weights before the last round
-        if length > 1:
-            last = last + torch.cat([guess.support_change[length - 2], guess.weights[length - 2, :length]])
-        left = support.to_signs(last.clamp_min(0)) if negative else []
         if self.lines is not None:
-            self.lines[k : k + length] = self.products(guess.rows[:length])
-        changes = torch.cat([guess.support_change, guess.weights[:, :length]], 1)[:length]  # after each round
-        changes[-1] = support.weights - torch.cat([before, before.new_zeros(length)])
-        after = self.now - self.matched(support.rows, changes)  # [length, n]
-        right = self.right_rounds(guess, after, room, objective)
+            self.lines[k : k + b] = self.products(guess.rows)
+        start = torch.cat([self.support.weights, self.now.new_zeros(b)])
+        after = self.now - self.matched(guess.support.rows, guess.weights - start)  # [b, n]
+        right = self.right_rounds(guess, after, room)
         self.now = after[right - 1]
-        if right < length:
-            self.support = self.support.grown(guess, right)
+        self.support = guess.support_after(right)
+        if right < b:
             return True
-        self.support, newest = support, support.rows[-1]
-        self.let_return(left, last.clamp_min(0))
-        here = self.support.rows[self.support.alive]
-        return not negative or bool((here == newest).any())  # one that leaves at once gains nothing but rounding
+        self.let_return(guess.left, guess.last)
+        return not guess.ended
 
-    def right_rounds(self, guess: Guess, after: Tensor, room: float, objective: float) -> int:
+    def right_rounds(self, guess: Guess, after: Tensor, room: float) -> int:
         """How many rounds chose the best of all rows, and one that helps. The first always does."""
         barred, b = self.closed.index_fill(0, self.support.rows[self.support.alive], True), len(after)
-        score = self.score(after[:-1]).masked_fill(barred, -torch.inf)
-        for place, chosen in enumerate(guess.rows[: b - 1].tolist()):
-            score[place:, chosen] = -torch.inf
+        scores = self.score(after[:-1])
+        open_ = scores.masked_fill(barred, -torch.inf)
+        for place, chosen in enumerate(guess.rows[:-1].tolist()):
+            open_[place:, chosen] = -torch.inf
+            for row in guess.leaving.get(place, []):
+                open_[place:, row] = scores[place:, row].masked_fill(self.closed[row], -torch.inf)
             if self.cost is not None:
                 room -= float(self.cost[chosen])
-                score[place, self.cost > room] = -torch.inf
-        best, row = score.max(1)
-        left = objective - guess.halves.square().cumsum(0)[: b - 1]
-        right = (row == guess.rows[1:b]) & (best > -torch.inf) & (guess.values[1:b] > self.floor)
-        right &= left > self.tolerance
+                open_[place, self.cost > room] = -torch.inf
+        best, row_of_best = open_.max(1)
+        objective = self.energy - guess.weights[:-1] @ self.correlation[guess.support.rows]
+        right = (row_of_best == guess.rows[1:b]) & (best > -torch.inf) & (guess.values[1:b] > self.floor)
+        right &= objective > self.tolerance
         return 1 + int(right.long().cumprod(0).sum())
 
 
@@ -215,8 +209,8 @@ class Support:
     weights: Tensor  # [k], 0 for those that left
     inverse: Tensor  # [k, k]: P, with zeros for those that left
 
-    def grown(self, guess: Guess, length: int) -> Support:
-        """With the first ``length`` rows of the guess."""
+    def grown(self, guess: Stretch, length: int) -> Support:
+        """With the first ``length`` rows of a stretch."""
         k, own = len(self.rows), guess.inverse[:length, :length]
         reach = guess.reach[:, :length] @ own.T  # [k, length]
         inverse = self.inverse.new_empty(k + length, k + length)
@@ -229,34 +223,123 @@ class Support:
         alive = torch.cat([self.alive, torch.ones_like(rows, dtype=torch.bool)])
         return Support(torch.cat([self.rows, rows]), alive, torch.cat(weights), inverse)
 
-    def to_signs(self, current: Tensor) -> list[int]:
-        """Walk from weights ``current`` >= 0 to those without signs; slots that reach 0 leave and are returned."""
-        left = list[int]()
+    def to_signs(self, current: Tensor) -> list[tuple[int, Tensor, float]]:
+        """Walk from weights ``current`` >= 0 to those without signs; slots that reach 0 leave.
+
+        Returns for each the slot, its column of P, and its weight as a multiple of the column's own entry.
+        """
+        left: list[tuple[int, Tensor, float]] = []
         while bool((falling := self.alive & (self.weights <= 0)).any()):
             reach = torch.where(falling, current / (current - self.weights).clamp_min(1e-300), torch.inf)
             step = reach.amin()
             current = torch.where(self.alive, current + step.clamp_max(1) * (self.weights - current), 0.0)
             for slot in torch.nonzero(falling & (reach <= step)).flatten().tolist():
-                self.take_out(slot)
-                left.append(slot)
+                left.append((slot, *self.take_out(slot)))
         return left
 
-    def take_out(self, slot: int) -> None:
+    def take_out(self, slot: int) -> tuple[Tensor, float]:
         column = self.inverse[slot].clone()
-        self.weights -= column * (self.weights[slot] / column[slot])
+        multiple = float(self.weights[slot] / column[slot])
+        self.weights -= column * multiple
         self.inverse.addr_(column, column / column[slot], alpha=-1)
         self.inverse[slot], self.inverse[:, slot], self.weights[slot], self.alive[slot] = 0.0, 0.0, 0.0, False
+        return column, multiple
+
+
+class Guess:
+    """Rounds among the candidates only, in stretches that end where a row leaves.
+
+    ``reach`` is A and ``system`` H. With rows P in, of ``H_PP = F F^T`` and ``Z = F^-1 H_PC``: ``H - Z^T Z`` and
+    ``[A - A_P F^-T Z; F^-T Z]``. With slot s out, of column p of P: ``H + A_s A_s^T / p_s`` and ``A - p A_s / p_s``.
+    """
+
+    def __init__(self, problem: Matching, candidates: Tensor, rounds: int, room: float) -> None:
+        self.support = problem.support
+        self.stretches: list[tuple[Support, Stretch, int, Support]] = []  # before, rounds, how many, after
+        self.leaving: dict[int, list[int]] = {}  # rows that leave in a round
+        self.left: list[int] = []  # slots that left in the last round
+        self.last, self.ended, self.singular_row, done = self.support.weights, False, 0, 0
+        cross = problem.products(self.support.rows, candidates)
+        self.reach = self.support.inverse @ cross
+        self.system = problem.products(candidates, candidates) - cross.T @ self.reach
+        self.system.diagonal().add_(problem.ridge)
+        self.now, self.bar = problem.now[candidates], torch.zeros_like(problem.now[candidates])
+        weights: list[Tensor] = []
+        while done < rounds and self.going(problem):
+            stretch = Stretch.make(problem, candidates, self, rounds - done, room)
+            length, negative = stretch.usable(self.support)
+            if length == 0:
+                self.singular_row = int(stretch.rows[0])
+                break
+            weights += self.take(stretch, length, negative, done + length - 1)
+            done += length
+            if negative and problem.cost is not None:
+                break
+        self.rows = torch.cat([problem.keep[:0], *(s.rows[:length] for _, s, length, _ in self.stretches)])
+        self.values = torch.cat([self.now[:0], *(s.values[:length] for _, s, length, _ in self.stretches)])
+        size = len(self.support.rows)
+        self.weights = torch.stack([torch.nn.functional.pad(w, (0, size - len(w))) for w in weights] or [self.now[:0]])
+
+    def going(self, problem: Matching) -> bool:
+        """Whether what left in the last round is away for good, and was not what came."""
+        if not self.left:
+            return True
+        rows, support = self.support.rows[self.left], self.support
+        now = problem.correlation[rows] - problem.products(rows, support.rows) @ support.weights
+        return not self.ended and not bool((now > problem.floor).any())
+
+    def take(self, stretch: Stretch, length: int, negative: bool, place: int) -> list[Tensor]:
+        """The first ``length`` rounds, the last of them with signs. Returns the weights after each round."""
+        before = self.support
+        weights = [
+            torch.cat([before.weights + change, own[:length]])
+            for change, own in zip(stretch.support_change[:length], stretch.weights[:length], strict=True)
+        ]
+        self.last = weights[-2] if length > 1 else torch.cat([before.weights, before.weights.new_zeros(1)])
+        self.last = self.last.clamp_min(0)
+        self.support = before.grown(stretch, length)
+        left = self.support.to_signs(self.last) if negative else []
+        weights[-1] = self.support.weights
+        self.left = [slot for slot, _, _ in left]
+        self.leaving[place] = self.support.rows[self.left].tolist() if left else []
+        self.ended = bool(left) and not bool(self.support.alive[-1])
+        self.stretches.append((before, stretch, length, self.support))
+        places, lines = stretch.places[:length], stretch.lines[:length]
+        into = stretch.inverse[:length, :length].T @ lines
+        self.reach = torch.cat([self.reach - self.reach[:, places] @ into, into])
+        self.system = self.system - lines.T @ lines
+        self.now = self.now - stretch.halves[:length] @ lines
+        self.bar[places] = -torch.inf
+        for slot, column, multiple in left:
+            line = self.reach[slot].clone()
+            self.reach.addr_(column, line / column[slot], alpha=-1)
+            self.reach[slot] = 0.0
+            self.system.addr_(line, line / column[slot])
+            self.now = self.now + line * multiple
+        return weights
+
+    def support_after(self, rounds: int) -> Support:
+        """The support after so many rounds."""
+        for before, stretch, length, after in self.stretches:
+            if rounds < length:
+                return before.grown(stretch, rounds)
+            rounds -= length
+            if rounds == 0:
+                return after
+        raise AssertionError("fewer rounds were guessed")
 
 
 @dataclass(frozen=True)
-class Guess:
-    """Rounds among the candidates only."""
+class Stretch:
+    """Rounds in which rows only enter."""
 
+    places: Tensor  # [b] int64: of the rows among the candidates
     rows: Tensor  # [b] int64
     values: Tensor  # [b]: correlation of each when it came
     halves: Tensor  # [b]: by the square of which the objective fell
     singular: Tensor  # [b] bool: lies in the span of the support
-    inverse: Tensor  # [b, b] lower: that of the factor of H for these rows
+    lines: Tensor  # [b, m]: Z
+    inverse: Tensor  # [b, b] lower: F^-1
     reach: Tensor  # [k, b]: A of these rows
     weights: Tensor  # [b, b]: of the rows after each round
     support_change: Tensor  # [b, k]: of the support's weights after each round
@@ -270,14 +353,10 @@ class Guess:
         return (int(negative[0]) + 1, True) if len(negative) else (length, False)
 
     @classmethod
-    def make(cls, problem: Matching, candidates: Tensor, rounds: int, room: float) -> Guess:
-        cross = problem.products(problem.support.rows, candidates)
-        reach = problem.support.inverse @ cross
-        system = problem.products(candidates, candidates) - cross.T @ reach
-        system.diagonal().add_(problem.ridge)
-        now, norms = problem.now[candidates], problem.norms[candidates]
+    def make(cls, problem: Matching, candidates: Tensor, guess: Guess, rounds: int, room: float) -> Stretch:
+        system, now, bar, norms = guess.system, guess.now, guess.bar.clone(), problem.norms[candidates]
         cost = None if problem.cost is None else problem.cost[candidates]
-        lines, bar = system.new_zeros(rounds, len(candidates)), torch.zeros_like(now)
+        lines = system.new_zeros(rounds, len(candidates))
         factor = torch.eye(rounds, dtype=system.dtype, device=system.device)
         seen: list[tuple[Tensor, ...]] = []  # place, correlation, half, whether singular
         for b in range(rounds):
@@ -298,6 +377,6 @@ class Guess:
                 room -= float(cost[best])
         places, values, halves, singular = (torch.cat(column) for column in zip(*seen, strict=True))
         inverse = torch.linalg.solve_triangular(factor, torch.eye(rounds).to(factor), upper=False)
-        weights = (halves.unsqueeze(1) * inverse).cumsum(0)
-        change = -(weights @ reach[:, places].T)
-        return cls(candidates[places], values, halves, singular, inverse, reach[:, places], weights, change)
+        weights, reach = (halves.unsqueeze(1) * inverse).cumsum(0), guess.reach[:, places]
+        change = -(weights @ reach.T)
+        return cls(places, candidates[places], values, halves, singular, lines, inverse, reach, weights, change)
