@@ -5,19 +5,19 @@ Coordinate i of a gradient g of length p goes to bucket h(i) of m with sign s(i)
 ``E <P g, P g'> = <g, g'>``, and deviate by at most ``|g| |g'| sqrt(2 / m)`` in root mean square over the draws: 1.6% of
 the lengths at m = 8,192 (count sketch, Charikar et al. 2002). Up to m parameters nothing is projected.
 
-The file is a NumPy array that grows by batches. Its header says how many rows are whole, so a pass that was broken off
-goes on there.
+The file is a NumPy array (.npy) that grows by batches. Its header says how many rows are whole, so a pass that was
+broken off goes on there.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -25,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gcr.settings import BadInput
 
+MAGIC = b"\x93NUMPY\x01\x00"
 HEADER = 128  # bytes before the rows: that of NumPy's version 1.0, padded
 HELD = 2**26  # numbers of explicit gradients that are held at once
 CHECKED = 8  # examples whose exact inner products are compared
@@ -34,7 +35,7 @@ CHECKED = 8  # examples whose exact inner products are compared
 class ProjectedGradients:
     """What ``collect(…, gradients="projected")`` gives; ``gradients`` go to ``select_coreset``."""
 
-    gradients: np.ndarray  # [n, m] float32; mapped for reading where a file was named
+    gradients: Tensor  # [n, m] float32 in memory, or mapped from the file that was named
     labels: Tensor  # as the loader gave them
     error: float  # largest deviation of inner products of the first examples, as a share of the lengths
     stated_error: float  # sqrt(2 / m), the bound of its root mean square; 0 without projection
@@ -79,12 +80,12 @@ class Projector:
         rows = torch.zeros(len(gradients), self.width, device=self.device)
         return rows.index_add_(1, self.buckets, gradients.float() * self.signs)
 
-    def rows(self, inputs: Tensor, labels: Tensor) -> np.ndarray:
+    def rows(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """[b, m], a few examples at a time."""
         step = max(HELD // self.length, 1)
         parts = zip(inputs.split(step), labels.split(step), strict=True)
         made = [self.project(self.explicit(x.to(self.device), y.to(self.device))).cpu() for x, y in parts]
-        return torch.cat(made).numpy()
+        return torch.cat(made)
 
     def error(self, inputs: Tensor, labels: Tensor) -> float:
         """How far inner products of these examples are from the exact ones, as a share of the lengths."""
@@ -116,7 +117,7 @@ def collect_projected(
 ) -> ProjectedGradients:
     """One pass. Rows that the file has are not computed again, but the first and the last of them, to compare."""
     file = None if to is None else RowFile(Path(to), projector.width)
-    held, labels, error, begin = list[np.ndarray](), list[Tensor](), 0.0, 0
+    held, labels, error, begin = list[Tensor](), list[Tensor](), 0.0, 0
     try:
         for inputs, own in batches:
             if begin == 0:
@@ -137,7 +138,7 @@ def collect_projected(
     finally:
         if file is not None:
             file.stream.close()
-    gradients = np.concatenate(held) if file is None else np.load(file.path, mmap_mode="r")
+    gradients = torch.cat(held) if file is None else file.mapped()
     return ProjectedGradients(gradients, torch.cat(labels), error, projector.stated_error)
 
 
@@ -157,42 +158,48 @@ class RowFile:
             self._write_header()
 
     def _rows_so_far(self) -> int:
+        start = self.path.open("rb").read(HEADER)
         try:
-            with self.path.open("rb") as stream:
-                version = np.lib.format.read_magic(stream)
-                shape, by_columns, kind = np.lib.format.read_array_header_1_0(stream)
-            whole = version == (1, 0) and not by_columns and kind == np.float32 and len(shape) == 2
-        except ValueError as error:
-            raise BadInput(f"{self.path} is not a NumPy file ({error}); name another file") from None
-        if not whole or shape[1] != self.width:
+            about = ast.literal_eval(start[10:].decode("latin-1").strip())
+            count, width = about["shape"]
+            whole = start.startswith(MAGIC) and about["descr"] == "<f4" and not about["fortran_order"]
+        except (ValueError, SyntaxError, TypeError, KeyError):
+            raise BadInput(f"{self.path} is not a file of projected gradients; name another file") from None
+        if not whole or width != self.width:
+            shape = (count, width)
             raise BadInput(
                 f"{self.path} must have float32 rows of {self.width} numbers, got {shape}; name another file"
             )
         held = (self.path.stat().st_size - HEADER) // (4 * self.width)
-        if held < shape[0]:
-            raise BadInput(f"{self.path} is cut short: {shape[0]} rows by its header, {held} in it; make it again")
-        return int(shape[0])
+        if held < count:
+            raise BadInput(f"{self.path} is cut short: {count} rows by its header, {held} in it; make it again")
+        return int(count)
+
+    def mapped(self) -> Tensor:
+        size = HEADER // 4 + self.count * self.width
+        everything = torch.from_file(str(self.path), shared=False, size=size, dtype=torch.float32)
+        return everything[HEADER // 4 :].view(self.count, self.width)
 
     def _write_header(self) -> None:
         text = repr({"descr": "<f4", "fortran_order": False, "shape": (self.count, self.width)}).encode()
         padded = text.ljust(HEADER - 11) + b"\n"
         self.stream.seek(0)
-        self.stream.write(b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded)
+        self.stream.write(MAGIC + len(padded).to_bytes(2, "little") + padded)
         self.stream.flush()
 
-    def append(self, rows: np.ndarray) -> None:
+    def append(self, rows: Tensor) -> None:
         """Rows first, then the header that counts them."""
         self.stream.seek(HEADER + 4 * self.width * self.count)
-        self.stream.write(np.ascontiguousarray(rows, dtype="<f4").tobytes())
+        self.stream.write(rows.contiguous().numpy().tobytes())
         self.stream.flush()
         os.fsync(self.stream.fileno())
         self.count += len(rows)
         self._write_header()
 
-    def compare(self, row: int, made: np.ndarray) -> None:
+    def compare(self, row: int, made: Tensor) -> None:
         self.stream.seek(HEADER + 4 * self.width * row)
-        stored = np.frombuffer(self.stream.read(4 * self.width), "<f4")
-        if not np.linalg.norm(stored - made) <= 1e-3 * np.linalg.norm(made) + 1e-12:
+        stored = torch.frombuffer(bytearray(self.stream.read(4 * self.width)), dtype=torch.float32)
+        if not float((stored - made).norm()) <= 1e-3 * float(made.norm()) + 1e-12:
             raise BadInput(
                 f"{self.path} has other gradients in row {row}: another net, seed, parameters or order of examples; "
                 "name another file, and do not shuffle"
