@@ -20,7 +20,8 @@ from gcr.select.swap import replace_rows
 from gcr.settings import BadInput
 
 BATCH_BYTES = 2**28  # of factors, or of Gram matrices, that are held at once
-BLOCKS_FROM = 2**35  # numbers read by ``omp_factors`` from which blocks of rounds are faster
+BLOCKS_FROM = 2**13  # rows of a problem from which blocks of rounds are faster,
+BLOCKS_WORK = 2**35  # or numbers that ``omp_factors`` would multiply
 
 
 def match(
@@ -86,7 +87,8 @@ def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, r
         raise BadInput(
             "gradients are too long: their inner products overflow; scale them down, and ridge by the square"
         )
-    if problems.gram is None and problems.left.shape[2] * problems.right.numel() * int(shares.max()) >= BLOCKS_FROM:
+    work = problems.left.shape[2] * problems.right.numel() * int(shares.max())
+    if problems.gram is None and (problems.left.shape[1] >= BLOCKS_FROM or work >= BLOCKS_WORK):
         weights = _by_blocks(problems, shares, ridge, tolerance)
     else:
         solver = omp_factors if problems.gram is None else omp

@@ -6,13 +6,13 @@ Correlations of all rows are computed once for a block of rounds, not for each. 
 1. Guess: the next rows are among the candidates C of largest correlation now. Given S, matching among them is
    matching with ``H = G_CC + ridge I - G_CS A``, where ``A = P G_SC``. A few rounds of it cost O(|C|) each. They give
    rows, their weights v after each round, and those of S, ``w - A v``.
-2. Check: one product gives the correlations of all n rows after each of these rounds. Rounds count up to the first
-   whose row was not the best of all rows, or after which a weight is not positive.
-3. In that last case rows leave on the way to the solution with signs (``nnls.py``). Taking out slot s:
-   ``P - p p^T / p_s`` with p its column.
+2. Where a weight is not positive then, rows leave on the way to the solution with signs (``nnls.py``), and the guess
+   goes on. Taking out slot s: ``P - p p^T / p_s`` with p its column.
+3. Check: one product gives the correlations of all n rows after each of these rounds. Rounds count up to the first
+   whose row was not the best of all rows.
 
 The first row of a block is the best of all, so each block adds one. With K rows of n, f features and c residuals, the
-checks cost O(n K min(K, f c)), products with new rows O(n K (f + c)), P O(K^3 + |C| K^3 / 16): matrix products all.
+checks cost O(n K min(K, f c)), products with new rows O(n K (f + c)), P O(|C| K^3 / 16): matrix products all.
 """
 
 from __future__ import annotations
