@@ -15,7 +15,7 @@ from gcr.select.coreset import Coreset
 from gcr.select.gradients import LastLayerGradients
 from gcr.settings import BadInput
 
-BLOCK = 2**24  # numbers that are looked at together
+BLOCK = 2**22  # numbers that are looked at together
 
 
 def is_whole(value: Any) -> bool:

@@ -54,10 +54,11 @@ class Matching:
     def __post_init__(self) -> None:
         n, width = len(self.left), self.left.shape[1] * self.right.shape[1]
         most = int(self.budget) if self.cost is None else min(n, int(self.budget / float(self.cost.min())))
-        most += 2 * FRESH * ROUNDS  # more than can leave between two fresh starts
+        most += ROUNDS if most <= CANDIDATES else 2 * FRESH * ROUNDS  # and those that left between two fresh starts
         if most <= width / 2 and 8 * n * most <= LINE_BYTES:
             self.lines = self.left.new_empty(most, n)
-        self.norms = self.left.square().sum(1) * self.right.square().sum(1) + self.ridge
+        lengths = torch.linalg.vecdot(self.left, self.left)
+        self.norms = lengths * torch.linalg.vecdot(self.right, self.right) + self.ridge
         self.floor = GAIN * self.correlation.abs().amax()
         self.closed, self.now = ~self.valid, self.correlation
         self.start(self.keep, self.keep, torch.zeros_like(self.correlation[self.keep]))
