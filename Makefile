@@ -1,4 +1,4 @@
-# make demo: train five methods on digits and show the result.  make test: everything that must hold.
+# make demo: train six methods on digits and show the result.  make test: everything that must hold.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -2,9 +2,9 @@
 
 One's own project: ``gcr.Learner``. Experiments: ``gcr.from_arrays``, ``gcr.train``, ``gcr.GCR``, ``gcr.Sgd``,
 ``gcr.Training``. One's own loop: ``gcr.Buffer``. Selection alone: ``gcr.select_coreset``, ``gcr.LastLayerGradients``,
-``gcr.collect``, ``gcr.explain``. A finished run: ``gcr.load_run``. Any network that is to predict:
-``gcr.recompute_bn``. Other frameworks: ``gcr.sklearn``, ``gcr.avalanche``, ``gcr.lightning``. Each is imported when
-it is first used, so that importing the package costs nothing.
+``gcr.k_centre``, ``gcr.collect``, ``gcr.explain``, ``gcr.CoresetSelector``. A finished run: ``gcr.load_run``. Any
+network that is to predict: ``gcr.recompute_bn``. Other frameworks: ``gcr.sklearn``, ``gcr.avalanche``,
+``gcr.lightning``. Each is imported when it is first used, so that importing the package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gcr.integrations import avalanche as avalanche
     from gcr.integrations import lightning as lightning
     from gcr.integrations import sklearn as sklearn
+    from gcr.integrations.coreset_selector import CoresetSelector as CoresetSelector
     from gcr.learner import Learner as Learner
     from gcr.learner import per_sample as per_sample
     from gcr.memory import Buffer as Buffer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gcr.select import explain as explain
     from gcr.select import select_coreset as select_coreset
     from gcr.select.collect import collect as collect
+    from gcr.select.k_centre import k_centre as k_centre
     from gcr.training import Sgd as Sgd
     from gcr.training import Training as Training
     from gcr.training import train as train
@@ -35,6 +37,7 @@ HOMES = {
     "GCR": "gcr.experiments.variants",
     "Buffer": "gcr.memory",
     "Coreset": "gcr.select",
+    "CoresetSelector": "gcr.integrations.coreset_selector",
     "LastLayerGradients": "gcr.select",
     "Learner": "gcr.learner",
     "Pool": "gcr.select",
@@ -43,6 +46,7 @@ HOMES = {
     "collect": "gcr.select.collect",
     "explain": "gcr.select",
     "from_arrays": "gcr.scenarios",
+    "k_centre": "gcr.select.k_centre",
     "load_run": "gcr.runs.load",
     "per_sample": "gcr.learner",
     "recompute_bn": "gcr.models",

@@ -247,6 +247,8 @@ def parse_tensors(content: bytes, file: str | Path) -> tuple[dict[str, Any], dic
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    if len(content) <= HEADER_LENGTH:
+        raise Damaged(file, f"no tensors in {len(content)} bytes")
     end = _header_end(content)
     has_digest = _check(content, HEADER_LENGTH, end, file)
     try:

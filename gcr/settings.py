@@ -48,15 +48,17 @@ class Misfit(BadInput):
 _LONG_WORD = re.compile(rf"[^\s/\\]{{{LONGEST_WORD},}}")
 
 
-def printable(text: str) -> str:
-    """With escapes for what a terminal would obey, reorder or refuse: control characters, lone surrogates.
+def printable(text: str, lines: bool = False) -> str:
+    """With escapes for what a terminal would obey, reorder or refuse: control characters, lone surrogates; unless it
+    may have several ``lines``, their ends, too.
 
     >>> print(printable("bees\\x1b[31m, ants"))
     bees\\x1b[31m, ants
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    kept = "\n\t" if lines else ""
+    return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
 
 
 def brief_of(error: Exception) -> str:

@@ -103,7 +103,7 @@ def test_the_demos_table_is_that_of_the_readme():
     pages = (README, ROOT / "docs/index.md")
     readme, start = ([line for line in page.read_text().splitlines() if line.startswith("│")] for page in pages)
     assert readme == start
-    assert len(readme) == 5
+    assert len(readme) == 6
 
 
 def test_the_site_builds(tmp_path):

@@ -34,3 +34,9 @@ def test_own_net_is_short():
 def test_a_new_method_is_short():
     text = (ROOT / "examples/new_method.py").read_text()
     assert len([line for line in text.splitlines() if line.strip()]) <= 45
+
+
+@pytest.mark.parametrize("name", ["less_text", "patchcore"])
+def test_examples_of_selection_are_short(name):
+    text = (ROOT / f"examples/{name}.py").read_text()
+    assert len([line for line in text.splitlines() if line.strip()]) < 40

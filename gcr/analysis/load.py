@@ -6,7 +6,6 @@ A result that cannot be read, or is not what a result must be, is left out and n
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from gcr.training.metrics import forgetting_with_last
 StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
 
 LARGEST = 1e15  # of what is averaged and squared
+MOST = 100  # percent
 PROTOCOLS = {"class_il": "class-IL", "task_il": "task-IL"}
 METRICS = {
     "accuracy": "accuracy",
@@ -252,6 +252,10 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
             experiment, number = _read_experiment(values, known, numbers)
             check_result(result)
             check_together(values, result)
+            _check_seed(run, experiment, groups.get((run.path.parent, number), []))
+        except FileNotFoundError as error:
+            unreadable.append(Unreadable(run.path, f"{Path(error.filename or run.path).name} is missing"))
+            continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = brief(error) if isinstance(error, BadInput) else brief_of(error)
             unreadable.append(Unreadable(run.path, why))
@@ -265,6 +269,14 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
         runs, experiments, results = (list(column) for column in zip(*rows, strict=True))
         found.append(Group(runs, experiments, results, failed[folder]))
     return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable, [*diverged])
+
+
+def _check_seed(run: StoredRun, experiment: Experiment, others: Sequence[tuple[StoredRun, Experiment, Any]]) -> None:
+    """Refuse a run that was copied: no seed counts twice."""
+    if run.path.name.startswith("seed-") and run.path.name != f"seed-{experiment.seed}":
+        raise BadInput(f"its experiment is of seed {experiment.seed}, so it is a copy of another run")
+    if other := next((other for other, of, _ in others if of.seed == experiment.seed), None):
+        raise BadInput(f"seed {experiment.seed} is there already, in {other.path.name}")
 
 
 def _read_experiment(
@@ -286,18 +298,20 @@ def check_result(result: Any) -> None:
     """Refuse what is not a result: the two protocols with their matrices and metrics, and how the run was made."""
     kinds = {"class_il": dict, "task_il": dict, "seconds": float, "steps": int, "device": str, "versions": dict}
     _check_fields(result, kinds, "result")
+    for name in ("seconds", "steps", "memory_bytes", "peak_bytes"):
+        if not _is_number(value := result.get(name) or 0) or value < 0:
+            raise BadInput(f"result.{name} must be a finite number >= 0, got {value!r:.40}")
     for protocol in PROTOCOLS:
         _check_fields(result[protocol], {"matrix": list, "accuracy": float, "forgetting": None}, protocol)
         for metric in METRICS:
-            if result[protocol].get(metric) is not None and not _is_number(result[protocol][metric]):
-                raise BadInput(
-                    f"{protocol}.{metric} must be a finite number or null, got {result[protocol][metric]!r:.40}"
-                )
+            value, least = result[protocol].get(metric), 0 if metric == "accuracy" else -MOST
+            if value is not None and not (_is_number(value) and least <= value <= MOST):
+                raise BadInput(f"{protocol}.{metric} must be null or from {least} to {MOST}, got {value!r:.40}")
         matrix = result[protocol]["matrix"]
         if not matrix or not all(isinstance(row, list) and len(row) == len(matrix[0]) > 0 for row in matrix):
             raise BadInput(f"{protocol}.matrix must be rows of equal length")
         if not all(map(_is_row, matrix)):
-            raise BadInput(f"{protocol}.matrix must be finite numbers")
+            raise BadInput(f"{protocol}.matrix must be numbers from 0 to {MOST}")
 
 
 def _check_fields(values: Any, kinds: Mapping[str, type | None], name: str) -> None:
@@ -313,7 +327,7 @@ def _check_fields(values: Any, kinds: Mapping[str, type | None], name: str) -> N
 
 def _is_row(row: list[Any]) -> bool:
     """Of numbers; quick, since a study has many."""
-    return {int, float}.issuperset(map(type, row)) and max(map(abs, row)) <= LARGEST and all(map(math.isfinite, row))
+    return {int, float}.issuperset(map(type, row)) and all(0 <= value <= MOST for value in row)
 
 
 def _is_number(value: Any) -> bool:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcr.analysis.load import Runs, StoredRun, read_runs
+from gcr.analysis.load import Runs, StoredRun, Unreadable, read_runs
+from gcr.files import brief
+from gcr.runs.folder import RunFolder, wrong_file
 from gcr.runs.packed import SUFFIX, PackedRun, packed_bytes, split_path
 from gcr.settings import BadInput
 
@@ -29,11 +31,21 @@ def pack_runs(paths: Sequence[Path], metrics: bool = False) -> Packed:
             name = _name(run, path)
             result = {key: value for key, value in run.result().items() if key != "files"}  # which stay behind
             line: dict[str, Any] = {"experiment": run.experiment_values(), "result": result}
-            if metrics and (epochs := run.metrics()):
-                line["metrics"] = epochs
+            if metrics:
+                try:
+                    line |= {"metrics": epochs} if (epochs := _metrics(run)) else {}
+                except BadInput as error:
+                    file = run.path / "metrics.jsonl"
+                    sources[-1].unreadable.append(Unreadable(file, brief(error), "its run is packed without it"))
             if lines.setdefault(name, line) != line:
                 raise BadInput(f"{name} is there twice with different contents, last in {path}; leave one out")
     return Packed(packed_bytes(lines.items()), len(lines), sources)
+
+
+def _metrics(run: StoredRun) -> list[Any]:
+    if isinstance(run, RunFolder) and (why := wrong_file(run.path / "metrics.jsonl", run.result())):
+        raise BadInput(why)
+    return run.metrics()
 
 
 def _name(run: StoredRun, source: Path) -> str:

@@ -12,23 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from gcr import files
-from gcr.analysis.load import check_result
-from gcr.data.cache import PARTS, described_at
+from gcr.analysis.load import check_result, group_runs
+from gcr.data.cache import ARRAYS, PARTS, described_at
 from gcr.experiments.experiment import Experiment
 from gcr.learner.state_folder import StateFolder
-from gcr.runs.folder import NAMED, check_together, wrong_file
+from gcr.runs.folder import AGAIN, MEMORY_FILE, NAMED, RunFolder, check_together, wrong_file
+from gcr.runs.model_file import MODEL_FILE
 from gcr.runs.packed import SUFFIX, read_packed
 from gcr.settings import BadInput
 
-AGAIN = "move its folder away and train the run again"
 REMEDIES = {  # by the beginning of the file's name
     "checkpoint-": "the same command continues from the one before it",
-    "memory.": "move it away: the report leaves it out; or train the run again",
-    "model.": AGAIN,
-    "metrics.": "its result stands; move it away",
-    "result.": AGAIN,
-    "experiment.": AGAIN,
-    "failure.": AGAIN,
+    **dict.fromkeys(("memory.", "model.", "metrics.", "result.", "experiment.", "failure."), AGAIN),
 }
 
 
@@ -59,6 +54,19 @@ def verify(path: Path) -> Iterator[Checked]:
         folders.sort()
         for name in sorted(names):
             yield from _file(folder / name)
+        if missing := _missing_head(folder, names):
+            yield Checked(folder / missing[0], f"{folder / missing[0]} is missing; {missing[1]}")
+
+
+def _missing_head(folder: Path, names: list[str]) -> tuple[str, str] | None:
+    """The file without which the others of a folder are not found, and the remedy. Network and memory are written
+    before the result, but the last checkpoint goes after it."""
+    if set(ARRAYS) & set(names) and "about.json" not in names:
+        return "about.json", "get or import the data set again"
+    going_on = any(name.startswith("checkpoint-") for name in names) or RunFolder(folder).busy
+    if {MEMORY_FILE, MODEL_FILE} & set(names) and not going_on and "result.json" not in names:
+        return "result.json", AGAIN
+    return None
 
 
 def _file(path: Path) -> Iterator[Checked]:
@@ -73,7 +81,7 @@ def _file(path: Path) -> Iterator[Checked]:
         result = _result_of(path)
         for file in map(path.with_name, NAMED):
             if not file.exists() and wrong_file(file, result):
-                yield Checked(file, f"{file} is missing; put it back, or {AGAIN}")
+                yield Checked(file, f"{file} is missing; {AGAIN}")
 
 
 def _checked(path: Path, check: Callable[[], object], remedy: str = "") -> Checked:
@@ -111,8 +119,8 @@ def _check_of_run(path: Path) -> None:
             files.linked_to_none.append(str(path))
     elif path.name == "experiment.json":
         Experiment.from_dict(files.read_json(path))
-    else:
-        files.read_json(path)
+    elif not isinstance(files.read_json(path).get("error"), str):  # failure.json
+        raise files.Damaged(path, "it does not say why the run ended")
     if path.name in NAMED and (why := wrong_file(path, _result_of(path.with_name("result.json")))):
         raise files.Damaged(path, why)
 
@@ -128,7 +136,9 @@ def _result_of(path: Path) -> dict[str, Any]:
 
 
 def _check_packed(path: Path) -> None:
-    _, bad = read_packed(path)
+    runs, bad = read_packed(path)
+    if unreadable := group_runs(runs).unreadable:
+        raise BadInput(str(unreadable[0]))
     if bad:
         why = f"{len(bad)} {'line' if len(bad) == 1 else 'lines'}, first line {bad[0].number}: {bad[0].why}"
         raise BadInput(f"{path} is damaged ({why}); get or pack it again")

@@ -28,12 +28,12 @@ class Console(rich.console.Console):
 
     def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
         for text, style, control in super().render(*arguments, **options):
-            yield Segment(text if control else printable(text), style, control)
+            yield Segment(text if control else printable(text, lines=True), style, control)
 
 
 def write(text: str) -> None:
     """To the standard output, escaped likewise."""
-    sys.stdout.write(printable(text))
+    sys.stdout.write(printable(text, lines=True))
 
 
 def spelled(error: UnicodeError) -> tuple[str, int]:
@@ -51,14 +51,14 @@ LEFT_OUT = ("seconds", "seeds")  # columns, in this order, where there is no roo
 
 def warn_of_unreadable(runs: Runs) -> None:
     for bad in runs.unreadable:
-        err.print(f"left out: {bad}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"left out: {printable(str(bad))}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
     for sheet in sheets:
-        out.print(sheet.title, style="bold", markup=False, highlight=False, soft_wrap=True)
+        out.print(printable(sheet.title), style="bold", markup=False, highlight=False, soft_wrap=True)
         if len(sheet.rows) > MANY:
-            out.file.write(printable(long_table(sheet)))
+            out.file.write(printable(long_table(sheet), lines=True))
             continue
         drawn = _drawn(sheet)
         if out.is_terminal and _width(drawn) > out.width:
@@ -71,7 +71,7 @@ def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
 
 def long_table(sheet: Sheet) -> str:
     """As ``rich`` draws it, in a hundredth of its time."""
-    rows = [sheet.columns, *([cell.text for cell in row] for row in sheet.rows)]
+    rows = [sheet.columns, *([printable(cell.text) for cell in row] for row in sheet.rows)]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
 
     def line(row: Sequence[str], bar: str) -> str:
@@ -106,7 +106,7 @@ def _print_narrow(sheet: Sheet) -> None:
 
 
 def _say(note: str) -> None:
-    out.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"- {printable(note)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _drawn(sheet: Sheet, narrow: bool = False, left_out: Sequence[str] = ()) -> Table:

@@ -9,7 +9,7 @@ import typer
 
 from gcr.cli.console import out, print_names, warn_of_unreadable
 from gcr.cli.options import RunsArgument
-from gcr.settings import BadInput
+from gcr.settings import BadInput, printable
 
 results_app = typer.Typer(
     name="results",
@@ -55,7 +55,11 @@ def pack(
         write_whole(file, packed.content)
     except OSError as error:
         raise BadInput(f"cannot write {file} ({error.strerror}); choose another file") from None
-    out.print(f"{file}: {packed.n_runs} runs, {len(packed.content):,} bytes", highlight=False, soft_wrap=True)
+    out.print(
+        f"{file}: {packed.n_runs} {'run' if packed.n_runs == 1 else 'runs'}, {len(packed.content):,} bytes",
+        highlight=False,
+        soft_wrap=True,
+    )
     return int(any(source.unreadable for source in packed.sources))
 
 
@@ -92,7 +96,7 @@ def verify(
     for one in check_files(path):
         checked.append(one)
         if one.damage:
-            out.print(one.damage, style="red", markup=False, highlight=False, soft_wrap=True)
+            out.print(printable(one.damage), style="red", markup=False, highlight=False, soft_wrap=True)
     if not checked:
         raise BadInput(f"nothing to check at {path}; give a folder of runs, a cache of data sets or a state")
     damaged = sum(bool(one.damage) for one in checked)

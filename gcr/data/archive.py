@@ -57,6 +57,8 @@ def open_tree(paths: list[Path]) -> Tree:
     for path in paths:
         if not path.exists():
             raise BadInput(f"{path} does not exist; give the file or folder that holds the data set")
+        if not path.is_file() and not path.is_dir():
+            raise BadInput(f"{path} is not a plain file; give the file or folder that holds the data set")
     if len(paths) > 1:
         if folders := [path for path in paths if path.is_dir()]:
             raise BadInput(f"{folders[0]} is a folder; give one folder, one archive, or several files")

@@ -20,7 +20,7 @@ from gcr import scenarios
 from gcr.analysis.load import StoredRun
 from gcr.experiments.experiment import Experiment
 from gcr.report.cells import MISSING, Cell, Row, Shown, Table, number_cell
-from gcr.runs.folder import RunFolder
+from gcr.runs.folder import MEMORY_FILE, RunFolder, wrong_file
 from gcr.settings import BadInput
 
 PICTURE_BYTES = 5_000_000  # of all pictures of a page
@@ -94,6 +94,8 @@ def galleries(shown: Sequence[Shown]) -> dict[int, Gallery]:
             notes.append("Its pictures are left out, to keep the page small")
         elif one.facet in sources:
             try:
+                if why := wrong_file(run.path / MEMORY_FILE, result):
+                    raise BadInput(f"{MEMORY_FILE}: {why}")
                 contents = read_contents(run.path, one.group.experiment.scenario, share)
                 left -= contents.n_bytes
             except (BadInput, OSError, KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:

@@ -191,7 +191,12 @@ class Answer(BaseHTTPRequestHandler):
         if not self.server.is_own_name(self.headers.get("Host")):
             self._answer(HTTPStatus.FORBIDDEN, b"this page is for this machine alone\n", "text/plain")
         elif self.path == "/":
-            self._answer(HTTPStatus.OK, self.server.live.page(), "text/html")
+            try:
+                page = self.server.live.page()
+            except (BadInput, OSError) as error:  # as when the folder is gone
+                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode(errors="replace"), "text/plain")
+            else:
+                self._answer(HTTPStatus.OK, page, "text/html")
         elif self.path == "/version":
             self._answer(HTTPStatus.OK, self.server.live.version().encode(), "text/plain")
         else:

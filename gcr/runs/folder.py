@@ -38,6 +38,7 @@ from gcr.settings import BadInput
 from gcr.training import Epoch
 from gcr.training.checkpoint import KEPT
 
+AGAIN = "put back a copy of it, or move its folder away and train the run again"
 FAILURE = "failure.json"
 MEMORY_FILE = "memory.safetensors"
 NAMED = ("metrics.jsonl", MEMORY_FILE, MODEL_FILE)  # files whose digests a result has
@@ -185,11 +186,13 @@ class RunFolder:
         write_json(self.path / "experiment.json", experiment.to_dict())
 
     def cut_metrics(self, epochs: int) -> str:
-        """Drop what was written after the checkpoint that the run goes on from. Says so if there is less than that."""
+        """Drop what was written after the checkpoint that the run goes on from, and damaged lines. Says so if there is
+        less than that."""
         file = self.path / "metrics.jsonl"
         lines = read_file(file).splitlines(keepends=True) if file.exists() else []
-        write_whole(file, b"".join(lines[:epochs]))
-        return f"{file} lacks {epochs - len(lines)} epochs before the checkpoint" if len(lines) < epochs else ""
+        whole = [line for line in lines[:epochs] if _is_whole(line, file)]
+        write_whole(file, b"".join(whole))
+        return f"{file} lacks {epochs - len(whole)} epochs before the checkpoint" if len(whole) < epochs else ""
 
     def add_epoch(self, epoch: Epoch) -> None:
         append_line(self.path / "metrics.jsonl", json_bytes(asdict(epoch), indent=None))
@@ -211,7 +214,8 @@ class RunFolder:
 
     def tidy(self) -> None:
         """Remove what a process left that was killed between its result and its end."""
-        left = [file for kind in ("checkpoint-*", ".*.part", ".lock") for file in self.path.glob(kind)]
+        kinds = ("checkpoint-*", ".*.part", ".*.json*.*", ".*.safetensors.*", ".lock")
+        left = [file for kind in kinds for file in self.path.glob(kind)]
         if left and self.finished:
             with suppress(Busy, OSError), self.locked():
                 for file in left:
@@ -265,7 +269,13 @@ class RunFolder:
         try:
             return read_tensors(file)[1]
         except (OSError, Damaged) as error:
-            raise BadInput(f"{file} cannot be read ({brief(error)}); move it away") from None
+            raise BadInput(f"{file} cannot be read ({brief(error)}); {AGAIN}") from None
+
+
+def _is_whole(line: bytes, file: Path) -> bool:
+    with suppress(BadInput):
+        return bool(parse_json(line, file)) and line.endswith(b"\n")
+    return False
 
 
 def check_together(experiment: dict[str, Any], result: dict[str, Any]) -> None:
@@ -284,24 +294,24 @@ def wrong_file(file: Path, result: dict[str, Any]) -> str:
         return "result.json does not name it: it is of another run" if named and file.exists() else ""
     if not file.exists():
         return "missing"
-    return "" if sha256(read_file(file)) == about.get("digest") else "result.json names another one"
+    return "" if sha256(read_file(file)) == about.get("digest") else "not the file that result.json names"
 
 
 def finished_runs(folder: Path) -> Iterator[RunFolder]:
     """All finished runs below ``folder``, in the order of their paths; trials only where it is theirs."""
-    yield from _runs_with("result.json", "experiment.json", folder)
+    yield from _runs_with("result.json", folder)
 
 
 def diverged_runs(folder: Path) -> Iterator[RunFolder]:
     """All runs below ``folder`` that diverged; trials only where it is theirs."""
-    yield from (run for run in _runs_with(FAILURE, FAILURE, folder) if not run.finished)
+    yield from (run for run in _runs_with(FAILURE, folder) if not run.finished)
 
 
-def _runs_with(name: str, other: str, folder: Path) -> Iterator[RunFolder]:
+def _runs_with(name: str, folder: Path) -> Iterator[RunFolder]:
     found = []
     for path, folders, files in os.walk(folder, followlinks=False):
         if TRIALS in folders:
             folders.remove(TRIALS)
-        if name in files and other in files:
+        if name in files:
             found.append(path)
     yield from (RunFolder(Path(path)) for path in sorted(found, key=lambda path: path.split(os.sep)))

@@ -17,7 +17,7 @@ from gcr.files import brief
 from gcr.memory import Buffer
 from gcr.methods import Extras
 from gcr.models import Network, build
-from gcr.runs.folder import MEMORY_FILE, RunFolder, check_together, wrong_file
+from gcr.runs.folder import AGAIN, MEMORY_FILE, RunFolder, check_together, wrong_file
 from gcr.runs.model_file import EXTRA, MODEL_FILE, NET, SavedModel, read_model
 from gcr.settings import MISFITS, BadInput, brief_of
 from gcr.training.numerics import computing, resolved
@@ -95,10 +95,6 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
         hint = f"give one of its runs, as {run.path / seeds[0]}" if seeds else "give a folder that has a result.json"
         raise BadInput(f"{run.path} is not a finished run; {hint}")
     file = run.path / MODEL_FILE
-    if not file.exists():
-        raise BadInput(
-            f"{run.path} has no {MODEL_FILE}; train it again without --no-model, under another --out or --name"
-        )
     try:
         values, result = run.experiment_values(), run.result()
         experiment = Experiment.from_dict(values)
@@ -106,6 +102,12 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
     except (OSError, *MISFITS) as error:
         why = brief(error) if isinstance(error, BadInput | OSError) else brief_of(error)
         raise BadInput(f"{run.path} cannot be read ({why}); train it again") from None
+    if not file.exists():
+        if wrong_file(file, result):
+            raise BadInput(f"{file} is missing; {AGAIN}")
+        raise BadInput(
+            f"{run.path} has no {MODEL_FILE}; train it again without --no-model, under another --out or --name"
+        )
     saved, where = read_model(file), torch.device(device)
     about = saved.about
     try:

@@ -87,14 +87,16 @@ def split_path(path: Path) -> tuple[Path, str] | None:
 def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
     """The runs of a file, and the lines that are not runs. A damaged file is refused as a whole, and so is one whose
     lines are whole but others than were packed."""
+    if not file.is_file():
+        raise BadFile(file, "missing, or not a plain file")
     try:
         most = most_unpacked(file.stat().st_size)
         with gzip.open(file) as opened:
             content = opened.read(most + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise BadFile(file, "damaged, cut short, or not packed by gzip") from None
     except OSError as error:
         raise BadFile(file, str(error.strerror or error)) from None
-    except (EOFError, zlib.error):
-        raise BadFile(file, "damaged or cut short") from None
     if len(content) > most:
         raise BadFile(file, f"unpacks to more than {most} bytes")
     first, *rest = content.split(b"\n")
@@ -109,7 +111,7 @@ def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
             values = parse_json(line + b"\n", file)
             name = _run_name(values, seen)
         except BadInput as error:
-            bad.append(BadLine(number, brief(error)))
+            bad.append(BadLine(number, error.why if isinstance(error, files.Damaged) else brief(error)))
             continue
         seen.add(name)
         runs.append(PackedRun(file, name, values))

@@ -3,116 +3,147 @@
 >>> chosen = select_coreset([[1., 0.], [0., 1.], [1., 0.]], budget=2, ridge=0.0)
 >>> chosen.rows.tolist(), chosen.weights.tolist()
 ([0, 1], [2.0, 1.0])
+
+For a target t, rows and weights minimise ``| t - sum_j w_j g_j |^2 + ridge * |w|^2``:
+
+>>> select_coreset([[1., 0.], [0., 1.], [1., 1.]], budget=1, target=[3., 3.], ridge=0.0).rows.tolist()
+[2]
 """
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Mapping
+from dataclasses import replace as replaced
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gcr.select.coreset import Coreset
+from gcr.select.checks import (
+    as_gradients,
+    as_labels,
+    as_rows,
+    as_targets,
+    as_weights,
+    check_budget,
+    is_whole,
+    like_input,
+)
+from gcr.select.coreset import Coreset, class_budgets, rows_by_class
 from gcr.select.gradients import LastLayerGradients
-from gcr.select.matching import match
+from gcr.select.matching import match, match_targets
 from gcr.settings import BadInput
 
 
 def select_coreset(
     gradients: Any,
-    budget: int,
+    budget: Any,
     *,
     labels: Any = None,
-    weights: Any = None,
+    weights: Any = "fitted",
     ridge: float = 0.5,
     tolerance: float = 0.0,
     replace: int = 0,
+    target: Any = None,
+    groups: Any = None,
+    keep: Any = None,
+    cost: Any = None,
 ) -> Coreset:
     """Choose ``budget`` rows and weights whose weighted sum of gradients comes nearest to that of all rows.
 
-    ``gradients`` is an [n, d] matrix or ``LastLayerGradients(features, residuals)``. With ``labels`` [n] the budget
-    is shared equally among classes and each is matched alone. ``weights`` [n] say what each row counts for in the
-    target (1 if not given). ``ridge`` penalises squared weights, ``tolerance`` ends matching early, ``replace``
-    passes of exchange lower the error further. Rows and weights come back as the kind of array that came in, on its
-    device; ``note`` says what was out of the ordinary. Half-precision input is computed in float64 and its weights
-    come back as float32.
+    ``gradients`` is an [n, d] matrix or ``LastLayerGradients(features, residuals)``; either may be a mapped file. With
+    ``labels`` [n] the budget is shared equally among classes and each is matched alone; ``groups`` [n] are any other
+    division, and ``budget`` may be a dict from group to rows. ``weights`` are "fitted"; "unit", the same rows with
+    weight 1; or [n] numbers that say what each row counts for in the target. ``ridge`` penalises squared weights,
+    ``tolerance`` ends matching early, ``replace`` passes of exchange lower the error further.
+
+    ``target`` is matched in place of the pool's sum: a vector [d], or a set of gradients (a matrix, or factors) whose
+    sum it is. A list or tuple of these are several targets: each gets an equal share of the budget, and ``serves``
+    says which one a row is for. A group matches its share of the target. Rows ``keep`` are in from the beginning and
+    count in the budget. With ``cost`` [n] > 0 the budget is what the rows may cost together, and the row of largest
+    correlation per cost comes next. With any of these three, matching ends where no row helps, and ``note`` says so.
+
+    Rows and weights come back as the kind of array that came in, on its device; ``note`` says what was out of the
+    ordinary, ``gcr.explain`` how near they come. Half-precision input is computed in float64 and its weights come back
+    as float32.
     """
-    factors = gradients if isinstance(gradients, LastLayerGradients) else None
-    first = factors.features if factors else gradients
-    as_numpy = not isinstance(first, Tensor)
-    device = torch.device("cpu") if as_numpy else first.device
-    if factors is None:
-        rows = LastLayerGradients.of_matrix(_matrix("gradients", gradients, device))
-    else:
-        left, right = _matrix("features", factors.features, device), _matrix("residuals", factors.residuals, device)
-        if len(left) != len(right):
-            raise BadInput(f"features and residuals must have equally many rows, got {len(left)} and {len(right)}")
-        rows = LastLayerGradients(left, right, factors.bias)
+    first = gradients.features if isinstance(gradients, LastLayerGradients) else gradients
+    device = first.device if isinstance(first, Tensor) else torch.device("cpu")
+    rows = as_gradients("gradients", gradients, device)
     n = len(rows)
-    if not _whole(budget) or not 1 <= budget <= n:
-        raise BadInput(f"budget must be a whole number from 1 to {n}, the number of rows, got {budget}")
+    old, unit = _weights(weights, n, device, target)
     for name, value in (("ridge", ridge), ("tolerance", tolerance)):
         if not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise BadInput(f"{name} must be a number, >= 0 and finite, got {value}")
-    if not _whole(replace) or replace < 0:
+    if not is_whole(replace) or replace < 0:
         raise BadInput(f"replace must be a whole number >= 0, got {replace}")
-    groups = None if labels is None else _labels(labels, n, device)
-    old = torch.ones(n, dtype=torch.float64, device=device) if weights is None else _weights(weights, n, device)
-    chosen = match(rows, groups, old, int(budget), ridge, tolerance, int(replace))
+    if labels is not None and groups is not None:
+        raise BadInput("labels and groups both divide the rows; give one of them")
+    division = None
+    if labels is not None or groups is not None:
+        name, values = ("labels", labels) if groups is None else ("groups", groups)
+        division = as_labels(name, values, n, device)
+    price = None if cost is None else _cost(cost, n, device)
+    shares, total = _shares(budget, division, n, price)
+    if target is None and keep is None and price is None:
+        budgets = None if shares is None else [int(share) for share in shares]
+        chosen = match(rows, division, old, int(total), ridge, tolerance, int(replace), budgets=budgets)
+    else:
+        if replace:
+            raise BadInput("replace exchanges rows of the pool's own sum; leave it out with target, keep or cost")
+        kept = as_rows("keep", [] if keep is None else keep, n, device)
+        targets = None if target is None else as_targets(target, rows)
+        members = [torch.arange(n, device=device)] if division is None else rows_by_class(division)
+        counts = shares if shares is not None else [total]
+        chosen = match_targets(rows, members, counts, old, targets, kept, price, ridge, tolerance)
+    if unit:
+        chosen = replaced(chosen, weights=torch.ones_like(chosen.weights))
     full = rows.features.dtype in (torch.float32, torch.float64)
-    new_weights = chosen.weights.to(rows.features.dtype if full else torch.float32)
-    if as_numpy:
-        return Coreset(chosen.rows.numpy(), new_weights.numpy(), chosen.note)  # type: ignore[arg-type]
-    return Coreset(chosen.rows, new_weights, chosen.note)
+    chosen = replaced(chosen, weights=chosen.weights.to(rows.features.dtype if full else torch.float32))
+    return like_input(first, chosen)
 
 
-def _whole(value: Any) -> bool:
-    """Whether this is a whole number, of Python's or NumPy's kinds."""
-    try:
-        return not isinstance(value, bool) and operator.index(value) == value
-    except TypeError:
-        return False
+def _weights(weights: Any, n: int, device: torch.device, target: Any) -> tuple[Tensor, bool]:
+    """What each row counts for in the pool's sum [n], and whether chosen rows have weight 1."""
+    ones = torch.ones(n, dtype=torch.float64, device=device)
+    if weights is None or isinstance(weights, str):
+        if weights not in (None, "fitted", "unit"):
+            raise BadInput(f"weights must be 'fitted', 'unit' or one number per row, got {weights!r}")
+        return ones, weights == "unit"
+    if target is not None:
+        raise BadInput("weights per row say what counts in the pool's sum, which a target replaces; leave out one")
+    return as_weights("weights", weights, n, device), False
 
 
-def _tensor(name: str, values: Any, device: torch.device) -> Tensor:
-    try:
-        return torch.as_tensor(values, device=device).detach()
-    except (TypeError, ValueError, RuntimeError) as error:
-        if hasattr(values, "copy") and hasattr(values, "strides"):  # a NumPy view with steps that torch does not know
-            return torch.as_tensor(values.copy(), device=device)
-        raise BadInput(f"{name} must be an array of numbers ({error})") from None
+def _cost(cost: Any, n: int, device: torch.device) -> Tensor:
+    price = as_weights("cost", cost, n, device)
+    if bool((price == 0).any()):
+        raise BadInput(f"cost must be above 0, got 0 in row {int((price == 0).long().argmax())}")
+    return price
 
 
-def _matrix(name: str, values: Any, device: torch.device) -> Tensor:
-    matrix = _tensor(name, values, device)
-    if matrix.is_complex():
-        raise BadInput(f"{name} must be real numbers, got {matrix.dtype}")
-    if matrix.dim() != 2 or len(matrix) == 0:
-        raise BadInput(f"{name} must be a matrix with at least one row, got shape {tuple(matrix.shape)}")
-    if not matrix.is_floating_point():
-        matrix = matrix.double()
-    broken = torch.nonzero(~torch.isfinite(matrix).all(1)).flatten()
-    if len(broken):
-        shown = ", ".join(map(str, broken[:5].tolist())) + (", …" if len(broken) > 5 else "")
-        raise BadInput(f"{name} must be finite, got NaN or infinity in {len(broken)} of {len(matrix)} rows: {shown}")
-    return matrix
-
-
-def _labels(values: Any, n: int, device: torch.device) -> Tensor:
-    labels = _tensor("labels", values, device)
-    if labels.shape != (n,):
-        raise BadInput(f"labels must be one per row ({n}), got shape {tuple(labels.shape)}")
-    if labels.is_floating_point() or labels.is_complex():
-        raise BadInput(f"labels must be whole numbers, got {labels.dtype}")
-    return labels.long()
-
-
-def _weights(values: Any, n: int, device: torch.device) -> Tensor:
-    weights = _tensor("weights", values, device).double()
-    if weights.shape != (n,):
-        raise BadInput(f"weights must be one per row ({n}), got shape {tuple(weights.shape)}")
-    wrong = torch.nonzero(~((weights >= 0) & torch.isfinite(weights))).flatten()
-    if len(wrong):
-        raise BadInput(f"weights must be >= 0 and finite, got {weights[wrong[0]].item()} in row {int(wrong[0])}")
-    return weights
+def _shares(budget: Any, division: Tensor | None, n: int, cost: Tensor | None) -> tuple[list[float] | None, float]:
+    """The budget of each group, lowest first, where it is not shared equally by rows; and the whole budget."""
+    if isinstance(budget, Mapping):
+        if division is None:
+            raise BadInput("budget must be a number where there are no groups; a dict has one for each group")
+        names, counts = division.unique(return_counts=True)
+        if set(names.tolist()) != set(budget):
+            raise BadInput(f"budget must have a number for each group, {names.tolist()}, got {list(budget)}")
+        for name, count in zip(names.tolist(), counts.tolist(), strict=True):
+            whole = is_whole(budget[name]) and 0 <= budget[name] <= count
+            if not whole if cost is None else not 0 <= budget[name] < float("inf"):
+                raise BadInput(f"budget of group {name} must be from 0 to {count}, its rows, got {budget[name]}")
+        shares = [budget[name] for name in names.tolist()]
+        if sum(shares) == 0:
+            raise BadInput("budget must be above 0 for one group at least")
+        return shares, sum(shares)
+    if cost is None:
+        check_budget(budget, n)
+        if division is None:
+            return None, budget
+        return list[float](class_budgets(division.unique(return_counts=True)[1].tolist(), int(budget))), budget
+    if not isinstance(budget, int | float) or not float(cost.min()) <= budget < float("inf"):
+        raise BadInput(f"budget must be a finite number, at least the least cost, {float(cost.min()):g}, got {budget}")
+    groups = 1 if division is None else len(division.unique())
+    return [budget / groups] * groups, budget

@@ -9,13 +9,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from gcr.select import Pool
+from gcr.select.projected import ProjectedGradients, Projector, collect_projected
 from gcr.settings import BadInput
 
 
@@ -24,19 +26,88 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits, labels, reduction="none")
 
 
+@overload
+def collect(
+    net: nn.Module,
+    loader: Iterable[tuple[Any, Tensor]],
+    loss: Callable[[Tensor, Tensor], Tensor] = ...,
+    last_layer: nn.Linear | None = ...,
+    *,
+    gradients: Literal["last-layer"] = ...,
+) -> Pool: ...
+
+
+@overload
+def collect(
+    net: nn.Module,
+    loader: Iterable[tuple[Any, Tensor]],
+    loss: Callable[[Tensor, Tensor], Tensor] = ...,
+    *,
+    gradients: Literal["projected"],
+    parameters: Any = ...,
+    width: int = ...,
+    seed: int = ...,
+    to: str | Path | None = ...,
+) -> ProjectedGradients: ...
+
+
 def collect(
     net: nn.Module,
     loader: Iterable[tuple[Any, Tensor]],
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     last_layer: nn.Linear | None = None,
-) -> Pool:
-    """Run ``net`` once over ``loader`` (batches of inputs and labels), in evaluation mode, and collect a ``Pool``.
+    *,
+    gradients: str = "last-layer",
+    parameters: Any = None,
+    width: int = 8192,
+    seed: int = 0,
+    to: str | Path | None = None,
+) -> Pool | ProjectedGradients:
+    """Run ``net`` once over ``loader`` (batches of inputs and labels), in evaluation mode, and collect gradients.
 
-    ``loss(logits, labels)`` gives one value per example; its derivative by the logits is the residual. Features are
-    what enters ``last_layer``, by default the network's last ``nn.Linear``, whose output must be the logits. Inputs
-    are moved to the network's device; the pool is there too. The network is left as it was. Where the layer has no
-    bias, give ``LastLayerGradients(…, bias=False)`` to selection.
+    ``loss(logits, labels)`` gives one value per example; its derivative by the logits is the residual. Inputs are moved
+    to the network's device. The network is left as it was.
+
+    ``gradients="last-layer"`` gives a ``Pool`` there. Its features are what enters ``last_layer``, by default the
+    network's last ``nn.Linear``, whose output must be the logits. Where the layer has no bias, give
+    ``LastLayerGradients(…, bias=False)`` to selection.
+
+    ``gradients="projected"`` gives ``ProjectedGradients``: of all ``parameters``, of those whose names contain a text
+    ("lora_"), or of those in a list, projected by ``seed`` to ``width`` numbers. With a file name ``to``, rows go to
+    that file batch by batch, and a second call goes on where the first ended.
     """
+    if gradients not in ("last-layer", "projected"):
+        raise BadInput(f"gradients must be 'last-layer' or 'projected', got {gradients!r}")
+    modes = {module: module.training for module in net.modules()}
+    try:
+        net.eval()
+        if gradients == "projected":
+            if last_layer is not None:
+                raise BadInput("last_layer goes with gradients='last-layer'; name parameters= for 'projected'")
+            if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+                raise BadInput(f"width must be a whole number >= 1, got {width}")
+            return collect_projected(Projector(net, loss, parameters, width, seed), _batches(loader), to)
+        if parameters is not None or to is not None:
+            raise BadInput("parameters and to go with gradients='projected'")
+        return _last_layer(net, loader, loss, last_layer)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _batches(loader: Iterable[tuple[Any, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    for batch in loader:
+        if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(b, Tensor) for b in batch):
+            raise BadInput("loader must give pairs of tensors, (inputs, labels)")
+        yield batch[0], batch[1]
+
+
+def _last_layer(
+    net: nn.Module,
+    loader: Iterable[tuple[Any, Tensor]],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    last_layer: nn.Linear | None,
+) -> Pool:
     if last_layer is None:
         linear = [module for module in net.modules() if isinstance(module, nn.Linear)]
         if not linear:
@@ -47,14 +118,10 @@ def collect(
     hook = last_layer.register_forward_hook(
         lambda _, inputs, output: seen.append((inputs[0].detach(), output.detach()))
     )
-    modes = {module: module.training for module in net.modules()}
     columns: list[tuple[Tensor, Tensor, Tensor]] = []
     try:
-        net.eval()
-        for batch in loader:
-            if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(b, Tensor) for b in batch):
-                raise BadInput("loader must give pairs of tensors, (inputs, labels)")
-            inputs, labels = batch[0].to(device), batch[1].to(device)
+        for given, known in _batches(loader):
+            inputs, labels = given.to(device), known.to(device)
             seen.clear()
             with torch.no_grad():
                 logits = net(inputs)
@@ -66,8 +133,6 @@ def collect(
             columns.append((labels, seen[0][0], _residuals(loss, logits, labels)))
     finally:
         hook.remove()
-        for module, mode in modes.items():
-            module.training = mode
     if not columns:
         raise BadInput("loader is empty; it must give batches of (inputs, labels)")
     labels, features, residuals = (torch.cat(column) for column in zip(*columns, strict=True))

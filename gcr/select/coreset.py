@@ -41,6 +41,7 @@ class Coreset:
     rows: Tensor  # [budget] int64, unique; ascending, or in the order of choice where that means something (herding)
     weights: Tensor  # [budget] float, positive (0 only where a kept row brought 0)
     note: str = ""
+    serves: Tensor | None = None  # [budget] int64: which of several targets each row is matched to
 
 
 @runtime_checkable

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gcr.select.checks import as_gradients, as_targets
 from gcr.select.coreset import Coreset, Pool, rows_by_class
 from gcr.select.gradients import LastLayerGradients
 from gcr.settings import BadInput
@@ -23,7 +25,11 @@ RANDOM_SUBSETS = 10
 
 @dataclass(frozen=True)
 class Explanation:
-    """Errors are lengths of ``sum_pool w g - sum_chosen w' g'``, class by class, added up in squares."""
+    """Errors are lengths of ``sum_pool w g - sum_chosen w' g'``, class by class, added up in squares.
+
+    With a target t in place of the pool's sum they are ``| t - sum_chosen w' g' |``; random rows then have the one
+    weight that brings them nearest.
+    """
 
     gradient_error: float
     gradient_length: float  # the same for an empty coreset
@@ -34,13 +40,17 @@ class Explanation:
     largest_weight: float
     effective_size: float  # (sum of weights)^2 / (sum of squared weights): the rows' number if all weights are equal
     per_class: dict[int, int]  # rows of each class that occurs in the pool
+    cosine: float | None = None  # of the chosen rows' gradient with the target, if one is given
 
 
-def explain(coreset: Coreset, pool: Pool, by_class: bool = True) -> Explanation:
-    """Diagnose ``coreset``, chosen from ``pool``, which must have features and residuals.
+def explain(coreset: Coreset, pool: Any, by_class: bool = True, target: Any = None) -> Explanation:
+    """Diagnose ``coreset``, chosen from ``pool``: a ``Pool`` with features and residuals, or gradients.
 
-    Where it was chosen without labels, ``by_class=False`` measures the error over the whole pool.
+    Where it was chosen without labels, ``by_class=False`` measures the error over the whole pool. ``target`` is that of
+    ``select_coreset``. Of several, errors are added up in squares, and ``per_class`` has the rows of each.
     """
+    if target is not None or not isinstance(pool, Pool):
+        return _explain_target(coreset, pool, target)
     if pool.features is None or pool.residuals is None:
         raise BadInput("pool must have features and residuals to be explained; gcr.collect gives both")
     gradients = LastLayerGradients(pool.features, pool.residuals)
@@ -87,3 +97,44 @@ def _random_weights(old: Tensor, classes: list[Tensor], counts: list[int], gener
             chosen = rows[torch.randperm(len(rows), generator=generator)[:count].to(rows.device)]
             weights[chosen] = old[rows].sum() / count
     return weights
+
+
+def _explain_target(coreset: Coreset, pool: Any, target: Any) -> Explanation:
+    if isinstance(pool, Pool):
+        pool = LastLayerGradients(pool.features, pool.residuals)  # type: ignore[arg-type]
+    first = pool.features if isinstance(pool, LastLayerGradients) else pool
+    device = first.device if isinstance(first, Tensor) else torch.device("cpu")
+    gradients = as_gradients("gradients", pool, device)
+    rows = torch.as_tensor(coreset.rows, device=device)
+    weights = torch.as_tensor(coreset.weights, device=device).double()
+    one = torch.ones(len(gradients), dtype=torch.float64, device=device)
+    goals = [gradients.weighted_sum(one)] if target is None else as_targets(target, gradients)
+    serves = torch.zeros_like(rows) if coreset.serves is None else torch.as_tensor(coreset.serves, device=device)
+    mine = [torch.nonzero(serves == number).flatten() for number in range(len(goals))]
+    goal = torch.stack(goals)
+    reached = torch.stack([_sum_of(gradients, rows[own], weights[own]) for own in mine])
+    generator, by_chance = torch.Generator().manual_seed(0), list[float]()
+    for _ in range(RANDOM_SUBSETS):
+        some = [torch.randperm(len(gradients), generator=generator)[: len(own)].to(device) for own in mine]
+        random = torch.stack([_sum_of(gradients, own, one[: len(own)]) for own in some])
+        scale = (random * goal).sum((1, 2), True) / random.square().sum((1, 2), True).clamp_min(1e-300)
+        by_chance.append(float(torch.linalg.vector_norm(goal - scale.clamp_min(0) * random)))
+    error, uniform = float(torch.linalg.vector_norm(goal - reached)), sum(by_chance) / RANDOM_SUBSETS
+    length, own_length = float(torch.linalg.vector_norm(goal)), float(torch.linalg.vector_norm(reached))
+    return Explanation(
+        gradient_error=error,
+        gradient_length=length,
+        uniform_error=uniform,
+        relative_to_uniform=error / uniform if uniform > 0 else 0.0,
+        total_weight=float(weights.sum()),
+        smallest_weight=float(weights.min()) if len(weights) else 0.0,
+        largest_weight=float(weights.max()) if len(weights) else 0.0,
+        effective_size=float(weights.sum() ** 2 / weights.square().sum().clamp_min(1e-300)),
+        per_class={number: len(own) for number, own in enumerate(mine)},
+        cosine=float((goal * reached).sum()) / (length * own_length) if length * own_length > 0 else 0.0,
+    )
+
+
+def _sum_of(gradients: LastLayerGradients, rows: Tensor, weights: Tensor) -> Tensor:
+    part = LastLayerGradients(gradients.features[rows], gradients.residuals[rows], gradients.bias)
+    return part.weighted_sum(weights)

@@ -34,6 +34,11 @@ class LastLayerGradients:
     def __len__(self) -> int:
         return len(self.features)
 
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the rows are explicit."""
+        return not self.bias and self.residuals.shape[1] == 1
+
     def left(self, rows: Tensor) -> Tensor:
         """The factor ``[f; 1]`` of some rows, in float64."""
         features = self.features[rows].double()

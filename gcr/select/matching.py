@@ -6,12 +6,13 @@ made when they are needed, so that memory stays a small multiple of the input wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from gcr.select import omp, omp_factors
+from gcr.select import omp, omp_blocks, omp_factors
 from gcr.select.batched_problems import Problems
 from gcr.select.coreset import Coreset, class_budgets, rows_by_class
 from gcr.select.gradients import LastLayerGradients
@@ -19,6 +20,8 @@ from gcr.select.swap import replace_rows
 from gcr.settings import BadInput
 
 BATCH_BYTES = 2**28  # of factors, or of Gram matrices, that are held at once
+BLOCKS_FROM = 2**13  # rows of a problem from which blocks of rounds are faster,
+BLOCKS_WORK = 2**35  # or numbers that ``omp_factors`` would multiply
 
 
 def match(
@@ -84,8 +87,12 @@ def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, r
         raise BadInput(
             "gradients are too long: their inner products overflow; scale them down, and ridge by the square"
         )
-    solver = omp_factors if problems.gram is None else omp
-    weights = solver.matching_pursuit(problems, shares, ridge, tolerance)
+    work = problems.left.shape[2] * problems.right.numel() * int(shares.max())
+    if problems.gram is None and (problems.left.shape[1] >= BLOCKS_FROM or work >= BLOCKS_WORK):
+        weights = _by_blocks(problems, shares, ridge, tolerance)
+    else:
+        solver = omp_factors if problems.gram is None else omp
+        weights = solver.matching_pursuit(problems, shares, ridge, tolerance)
     if replace:
         weights = replace_rows(problems, weights, ridge, replace)
     missing = shares - (weights > 0).sum(1)
@@ -99,6 +106,82 @@ def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, r
         brought = torch.where(problems.target_weights > 0, problems.target_weights, 1.0)
         weights = torch.where(free & (rank < missing.unsqueeze(1)), brought, weights)
     return weights, filled, zero
+
+
+def _by_blocks(problems: Problems, shares: Tensor, ridge: float, tolerance: float) -> Tensor:
+    """One problem after another: [b, n]."""
+    correlation, energy = problems.target()
+    nothing = torch.zeros(0, dtype=torch.int64, device=shares.device)
+    found = [
+        omp_blocks.Matching(
+            problems.left[b],
+            problems.right[b],
+            correlation[b],
+            float(energy[b]),
+            int(shares[b]),
+            ridge,
+            tolerance,
+            problems.valid[b],
+            nothing,
+        ).run()
+        for b in range(len(shares))
+    ]
+    return torch.stack(found)
+
+
+def match_targets(
+    gradients: LastLayerGradients,
+    groups: list[Tensor],
+    budgets: Sequence[float],
+    weights: Tensor,
+    targets: list[Tensor] | None,
+    keep: Tensor,
+    cost: Tensor | None,
+    ridge: float,
+    tolerance: float,
+) -> Coreset:
+    """Rows of each group that match its share of each target ([c, f] matrices), or the group's own sum.
+
+    Rows ``keep`` are in from the beginning, with weight 0 where they do not help. A row serves one target.
+    """
+    if targets is not None and len(targets) > 1 and len(keep):
+        raise BadInput(f"keep goes with one target, got {len(targets)}; match their sum, or leave out keep")
+    free = torch.ones(len(gradients), dtype=torch.bool, device=weights.device)
+    is_kept = torch.zeros_like(free).index_fill(0, keep, True)
+    whole, parts, missing = float(sum(budgets)), list[tuple[Tensor, Tensor, int]](), 0.0
+    for rows, budget in zip(groups, budgets, strict=True):
+        kept = torch.nonzero(is_kept[rows]).flatten()
+        needed = len(kept) if cost is None else float(cost[rows][kept].sum())
+        if budget < needed:
+            what = "number of kept rows" if cost is None else "cost of the kept rows"
+            raise BadInput(f"budget must be at least the {what}, {needed:g}, got {budget:g}")
+        shares: list[float] = [budget]
+        if targets is not None:
+            equal = class_budgets([len(rows)] * len(targets), int(budget)) if cost is None else None
+            shares = list(equal) if equal else [budget / len(targets)] * len(targets)
+        part = LastLayerGradients(gradients.features[rows], gradients.residuals[rows], gradients.bias)
+        everything = torch.arange(len(rows), device=rows.device)
+        left, right = part.left(everything), part.right(everything)
+        for number, share in enumerate(shares):
+            total = part.weighted_sum(weights[rows]) if targets is None else targets[number] * (budget / whole)
+            correlation, energy = ((left @ total.T) * right).sum(1), float(total.square().sum())
+            if not math.isfinite(energy) or not bool(torch.isfinite(correlation).all()):
+                raise BadInput("target or gradients are too long: products overflow; scale them, and ridge by squares")
+            price = None if cost is None else cost[rows]
+            matching = omp_blocks.Matching(
+                left, right, correlation, energy, share, ridge, tolerance, free[rows], kept, price
+            )
+            found = matching.run()
+            taken = torch.nonzero((found > 0) | is_kept[rows]).flatten()
+            free[rows[taken]] = False
+            parts.append((rows[taken], found[taken], number))
+            missing += max(share - len(taken), 0) if cost is None else 0
+    chosen = torch.cat([rows for rows, _, _ in parts])
+    order = chosen.argsort()
+    serves = torch.cat([torch.full_like(rows, number) for rows, _, number in parts])[order]
+    note = f"matching ended {missing:g} rows below the budget: no other row comes nearer" if missing >= 1 else ""
+    several = targets is not None and len(targets) > 1
+    return Coreset(chosen[order], torch.cat([part for _, part, _ in parts])[order], note, serves if several else None)
 
 
 def _batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) -> list[list[tuple[Tensor, int]]]:

@@ -118,8 +118,12 @@ def _is_matrix(value: Any, rows: int, columns: int) -> bool:
     return (
         isinstance(value, list)
         and len(value) == rows
-        and all(isinstance(row, list) and len(row) == columns and all(map(_is_number, row)) for row in value)
+        and all(isinstance(row, list) and len(row) == columns and all(map(_is_percent, row)) for row in value)
     )
+
+
+def _is_percent(value: Any) -> bool:
+    return _is_number(value) and bool(value <= 100)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 
@@ -30,6 +31,28 @@ def test_rows_are_groups_of_seeds(tmp_path):
     assert rows[1] == ["er", "100", "3", "12.00 ± 1.15", "1.00 ± 0.00", "12.00 ± 1.15", "1.00 ± 0.00", "2.0"]
     assert rows[0][:4] == ["finetune", "–", "1", "3.00"]
     assert all(len(row) == len(columns()) for row in rows)
+
+
+def test_a_copy_of_a_run_does_not_count(tmp_path):
+    run = put(tmp_path, "er", 0, 10.0)
+    put(tmp_path, "er", 1, 20.0)
+    shutil.copytree(run.path, run.path.with_name("seed-7"))
+    shutil.copytree(run.path, run.path.with_name("again"))
+    found = read_runs(tmp_path)
+    assert [group.seeds for group in found.groups] == [[0, 1]]
+    copied, again = sorted(str(one) for one in found.unreadable)[::-1]
+    assert "seed-7 cannot be read (its experiment is of seed 0, so it is a copy of another run)" in copied
+    assert "seed 0 is there already, in again" in again
+
+
+@pytest.mark.parametrize("name", ["experiment.json"])
+def test_a_run_that_lost_a_file_is_counted(tmp_path, name):
+    run = put(tmp_path, "er", 0, 10.0)
+    put(tmp_path, "er", 1, 20.0)
+    (run.path / name).unlink()
+    found = read_runs(tmp_path)
+    assert [group.seeds for group in found.groups] == [[1]]
+    assert f"{run.path} cannot be read ({name} is missing)" in str(found.unreadable[0])
 
 
 def test_forgetting_with_the_last_stage_follows_from_the_matrix(tmp_path):
@@ -157,12 +180,21 @@ RESULT = {"class_il": WHOLE, "task_il": WHOLE, "seconds": 2.0, "steps": 9, "devi
         ("[]", "result.json is damaged: must be a JSON object, got list"),
         (json.dumps({"class_il": {}}), "result lacks task_il"),
         (json.dumps(RESULT | {"class_il": WHOLE | {"accuracy": None}}), "class_il.accuracy must be of kind float"),
-        (json.dumps(RESULT | {"task_il": WHOLE | {"forgetting": "low"}}), "task_il.forgetting must be a finite number"),
-        (json.dumps(RESULT | {"task_il": WHOLE | {"anytime": float("nan")}}), "task_il.anytime must be a finite"),
+        (
+            json.dumps(RESULT | {"task_il": WHOLE | {"forgetting": "low"}}),
+            "task_il.forgetting must be null or from -100 to 100",
+        ),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"anytime": float("nan")}}), "task_il.anytime must be null or from"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1.0], []]}}), "rows of equal length"),
-        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [["a"]]}}), "matrix must be finite numbers"),
-        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1e308]]}}), "matrix must be finite numbers"),
-        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[10**400]]}}), "matrix must be finite numbers"),
+        (
+            json.dumps(RESULT | {"class_il": WHOLE | {"accuracy": 5000.0}}),
+            "class_il.accuracy must be null or from 0 to",
+        ),
+        (json.dumps(RESULT | {"memory_bytes": 10**300}), "result.memory_bytes must be a finite number >= 0"),
+        (json.dumps(RESULT | {"steps": -5}), "result.steps must be a finite number >= 0"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [["a"]]}}), "matrix must be numbers from 0 to 100"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1e308]]}}), "matrix must be numbers from 0 to 100"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[10**400]]}}), "matrix must be numbers from 0 to 100"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"accuracy": 10**400}}), "accuracy must be"),
         (json.dumps(RESULT | {"steps": "9"}), "result.steps must be of kind int"),
     ],

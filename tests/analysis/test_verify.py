@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 
 import made_data
@@ -13,9 +14,10 @@ from gcr.analysis.verify import verify
 from gcr.cli.main import run_cli
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
-from gcr.files import tensor_bytes
+from gcr.files import json_bytes, tensor_bytes
 from gcr.learner.state_folder import StateFolder
-from gcr.runs.folder import RunFolder
+from gcr.runs.folder import AGAIN, RunFolder
+from gcr.runs.packed import packed_bytes
 from gcr.settings import BadInput
 
 
@@ -72,7 +74,7 @@ def test_the_command_prints_what_is_damaged(tree, capfd):
     for path in (tree, file):
         assert run_cli(["verify", str(path)]) == 1
         printed = capfd.readouterr().out.splitlines()
-        assert printed[0] == (f"{file} is damaged (its digest is wrong); move its folder away and train the run again")
+        assert printed[0] == (f"{file} is damaged (its digest is wrong); {AGAIN}")
         assert printed[1].endswith("checked, 1 damaged")
 
 
@@ -89,13 +91,54 @@ def test_a_missing_file_and_one_of_another_run_are_named(tree, name):
     file = result.with_name(name)
     file.unlink()
     (found,) = [one for one in verify(tree) if one.damage]
-    assert found.damage == f"{file} is missing; put it back, or move its folder away and train the run again"
+    assert found.damage == f"{file} is missing; {AGAIN}"
     if name == "metrics.jsonl":
         add_epoch(RunFolder(result.parent), 2)
     else:
         file.write_bytes(tensor_bytes({"net.w": torch.zeros(2)}))
     (found,) = [one for one in verify(tree) if one.damage]
-    assert found.damage.startswith(f"{file} is damaged (result.json names another one); ")
+    assert found.damage.startswith(f"{file} is damaged (not the file that result.json names); ")
+
+
+def test_files_without_the_one_that_leads_to_them(tree):
+    (result,) = tree.rglob("result.json")
+    result.unlink()
+    (tree / "cache/birds/about.json").unlink()
+    assert {one.damage for one in verify(tree) if one.damage} == {
+        f"{result} is missing; {AGAIN}",
+        f"{tree / 'cache/birds/about.json'} is missing; get or import the data set again",
+    }
+
+
+def test_a_run_that_was_killed_before_its_result_is_not_damaged(tree):
+    (result,) = tree.rglob("result.json")
+    result.unlink()
+    checkpoint = result.with_name("checkpoint-000000003.safetensors")
+    checkpoint.write_bytes(tensor_bytes({"step": torch.ones(())}))
+    assert not any(one.damage for one in verify(tree))
+
+
+def test_what_a_table_leaves_out_of_a_packed_file_is_damage(tree):
+    odd = json.loads(gzip.decompress((tree / "packed.jsonl.gz").read_bytes()).splitlines()[1])
+    odd["result"]["class_il"]["accuracy"] = 5000.0
+    name, values = odd.pop("path"), {key: odd[key] for key in ("experiment", "result")}
+    (tree / "packed.jsonl.gz").write_bytes(packed_bytes([(name, values)]))
+    (found,) = [one for one in verify(tree / "packed.jsonl.gz") if one.damage]
+    assert "accuracy must be null or from 0 to 100" in found.damage
+
+
+def test_a_failure_without_a_reason(tree):
+    (file,) = tree.rglob("failure.json")
+    file.write_bytes(json_bytes({"why": "loss is NaN"}))
+    (found,) = [one for one in verify(tree) if one.damage]
+    assert "it does not say why the run ended" in found.damage
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_is_not_waited_for(tree):
+    os.mkfifo(tree / "pipe.jsonl.gz")
+    (found,) = [one for one in verify(tree) if one.damage]
+    assert "not a plain file" in found.damage
 
 
 def test_a_file_that_the_run_did_not_write(tree):
@@ -141,7 +184,7 @@ def test_a_line_of_a_packed_file_is_checked_behind_its_compression(tree):
     file = tree / "packed.jsonl.gz"
     file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()).replace(b"50.0", b"51.0", 1)))
     (found,) = [one for one in verify(file) if one.damage]
-    assert found.damage.startswith(f"{file} is damaged (1 line, first line 2: packed.jsonl.gz is damaged: its digest")
+    assert found.damage.startswith(f"{file} is damaged (1 line, first line 2: its digest")
 
 
 def test_lines_of_a_packed_file_that_are_gone_or_of_another_file(tmp_path, capfd):

@@ -259,11 +259,11 @@ def test_a_damaged_result_is_not_counted_as_there(tmp_path):
     assert f"left out: {file.parent} cannot be read (result.json is damaged: its digest is wrong)" in done.stderr
 
 
-HOSTILE = "er\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
+HOSTILE = "er\x1b]0;owned\x07\x1b[31m\x9b2J\u202e\nforged line"
 
 
 def test_names_of_folders_are_text_to_the_terminal(made, tmp_path):
-    """Escape sequences, C1 controls and reversed writing are shown, not obeyed."""
+    """Escape sequences, C1 controls, reversed writing and ends of lines are shown, not obeyed."""
     folder = next(made.glob("*/seed-0")).parent
     folder.rename(made / HOSTILE)
     for seed in (0, 1):
@@ -280,8 +280,8 @@ def test_names_of_folders_are_text_to_the_terminal(made, tmp_path):
     ):
         done = here(*words)
         shown = done.stdout + done.stderr
-        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", shown), shown
-    assert r"er\x1b]0;owned\x07\x1b[31m\x9b2J\u202e" in here("results", "list", made).stdout
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]|^forged", shown, re.M), shown
+    assert r"er\x1b]0;owned\x07\x1b[31m\x9b2J\u202e\nforged line" in here("results", "list", made).stdout
 
 
 def test_a_locale_without_our_signs(made):

@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from made_runs import add_epoch, experiment_of, put_run, square
+from made_runs import add_epoch, experiment_of, link_files, put_run, square
 
 from gcr.cli.main import run_cli
 
@@ -15,6 +15,7 @@ def runs(tmp_path):
         for seed in range(3):
             folder = put_run(tmp_path / "runs", experiment_of(method, seed=seed), square(value + seed), memory=True)
             add_epoch(folder, 0)
+            link_files(folder)
     return tmp_path / "runs"
 
 
@@ -104,6 +105,14 @@ def test_runs_that_cannot_be_read_are_named_and_left_out(runs, gcr, tmp_path):
     assert "seq-digits-er-k20/seed-1 cannot be read (result lacks class_il)" in warned
 
 
+def test_metrics_of_another_run_are_left_out(runs, gcr, tmp_path):
+    one, *_ = sorted(runs.rglob("metrics.jsonl"))
+    one.write_bytes(one.read_bytes().replace(b'"epoch"', b'"other"'))
+    code, printed, warned = gcr("results", "pack", runs, tmp_path / "a.jsonl.gz", "--metrics")
+    assert (code, "6 runs" in printed) == (1, True)
+    assert f"{one} cannot be read (not the file that result.json names); its run is packed without it" in warned
+
+
 def test_damaged_files_are_named(runs, gcr, tmp_path):
     results = tmp_path / "results"
     gcr("results", "pack", runs, results / "good.jsonl.gz")
@@ -112,11 +121,15 @@ def test_damaged_files_are_named(runs, gcr, tmp_path):
     code, shown, warned = gcr("table", results)
     assert code == 0
     assert warned.splitlines() == [
-        f"left out: {results}/cut.jsonl.gz cannot be read (damaged or cut short); get or pack it again"
+        f"left out: {results}/cut.jsonl.gz cannot be read (damaged, cut short, or not packed by gzip); "
+        "get or pack it again"
     ]
     assert "1 result that cannot be read is left out: results/cut.jsonl.gz" in shown
     for command in ("table", "report"):
-        refused(gcr(command, results / "cut.jsonl.gz"), "cut.jsonl.gz cannot be read (damaged or cut short)")
+        refused(
+            gcr(command, results / "cut.jsonl.gz"),
+            "cut.jsonl.gz cannot be read (damaged, cut short, or not packed by gzip)",
+        )
     lines = gzip.decompress(content).splitlines(keepends=True)
     (results / "cut.jsonl.gz").write_bytes(gzip.compress(b"".join([*lines[:3], b"{\n", *lines[4:]])))
     code, _, warned = gcr("table", results / "cut.jsonl.gz")

@@ -177,6 +177,10 @@ def test_what_unpacks_to_too_much_for_its_size_is_refused(tmp_path, monkeypatch)
 
 def test_a_pipe_or_a_file_without_end_is_refused(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "x.png")
+    for name in ("x.zip", "x.tar"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(BadInput, match="is not a plain file"):
+            open_tree([tmp_path / name])
     with pytest.raises(BadInput, match=r"x\.png must be a file"):
         open_tree([tmp_path]).read("x.png")
     monkeypatch.setattr(archive, "MAX_MEMBER_BYTES", 10)

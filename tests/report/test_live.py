@@ -5,6 +5,7 @@ import http.client
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -49,6 +50,15 @@ def ask(server, path="/", method="GET", host=None):
     connection.request(method, path, headers={"Host": host} if host else {})
     answer = connection.getresponse()
     return answer.status, answer.read().decode(), answer
+
+
+def test_a_folder_that_is_gone_is_said(tmp_path, eager):
+    put_run(tmp_path / "runs", experiment_of("er"), square(50.0))
+    with served(tmp_path / "runs") as server:
+        shutil.rmtree(tmp_path / "runs")
+        status, body, _ = ask(server)
+    assert (status, body.count("\n")) == (503, 1)
+    assert str(tmp_path / "runs") in body
 
 
 def test_answers_the_page_and_its_version_and_nothing_else(tmp_path):

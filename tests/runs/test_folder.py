@@ -6,6 +6,7 @@ import pytest
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
 from gcr.experiments.experiment import compose
+from gcr.files import json_bytes
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job, run_job
 from gcr.runs.model_file import read_model
@@ -85,11 +86,16 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
     folder = RunFolder(tmp_path / "run" / "seed-0")
     folder.begin(small())
-    (folder.path / "metrics.jsonl").write_text("one\ntwo\nhalf a li")
-    folder.cut_metrics(1)
-    assert (folder.path / "metrics.jsonl").read_text() == "one\n"
+    file = folder.path / "metrics.jsonl"
+    one, two = (json_bytes({"epoch": number}, indent=None) for number in (1, 2))
+    file.write_bytes(one + two + one[:9])
+    assert folder.cut_metrics(2) == ""
+    assert file.read_bytes() == one + two
+    file.write_bytes(one.replace(b"1", b"3", 1) + two[:-5] + b"\n" + two)
+    assert "lacks 2 epochs before the checkpoint" in folder.cut_metrics(3)
+    assert file.read_bytes() == two
     folder.cut_metrics(0)
-    assert (folder.path / "metrics.jsonl").read_text() == ""
+    assert file.read_bytes() == b""
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "{}", '"text"'])

@@ -215,7 +215,7 @@ def test_files_of_another_run_are_not_taken(copied, tmp_path):
     for name in ("model.safetensors", "memory.safetensors", "result.json"):
         whole = (copied / name).read_bytes()
         (copied / name).write_bytes((other / name).read_bytes())
-        with pytest.raises(BadInput, match=r"result.json names another one|result.json is of another run"):
+        with pytest.raises(BadInput, match=r"not the file that result\.json names|is of another run"):
             load_run(copied)
         (copied / name).write_bytes(whole)
     load_run(copied)

@@ -1,10 +1,16 @@
+import sys
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 
+import gcr
 from gcr.select.coreset import Pool
 from gcr.select.k_centre import KCentre, farthest_first
+from gcr.settings import BadInput
+
+k_centre_module = sys.modules["gcr.select.k_centre"]
 
 
 def plain_walk(features, picks):
@@ -73,3 +79,105 @@ def test_one_row_and_a_budget_beyond_the_pool():
 
 def test_a_budget_below_the_number_of_classes():
     assert KCentre()(pool_of(torch.eye(3), torch.arange(3)), 2, torch.zeros(3)).rows.tolist() == [0, 1]
+
+
+def plain_order(features, picks, first):
+    """The walk on the whole matrix, all rows for every centre."""
+    features, centre, order = features.double(), torch.tensor(first[:1]), list(first)
+    near = torch.full((len(features),), torch.inf, dtype=torch.float64)
+    for step in range(1, picks):
+        near = torch.minimum(near, torch.linalg.vector_norm(features - features[centre], dim=1))
+        near[centre] = -1.0
+        centre = near.argmax(0, keepdim=True) if step >= len(first) else torch.tensor(first[step : step + 1])
+        order = order if step < len(first) else [*order, int(centre)]
+    return order
+
+
+CLOUDS = {
+    "normal": lambda g: torch.randn(900, 12, generator=g),
+    "wide": lambda g: torch.randn(400, 300, generator=g).relu(),
+    "grid, many ties": lambda g: torch.randint(0, 3, (900, 5), generator=g).float(),
+    "one column": lambda g: torch.rand(900, 1, generator=g),
+    "far from zero": lambda g: torch.randn(900, 12, generator=g) * 1e-3 + 100,
+    "duplicates": lambda g: torch.randn(60, 4, generator=g).repeat(15, 1),
+    "huge": lambda g: torch.randn(900, 6, generator=g, dtype=torch.float64) * 1e100,
+    "tiny": lambda g: torch.randn(900, 6, generator=g) * 1e-30,
+    "half": lambda g: torch.randn(900, 6, generator=g).half(),
+    "all alike": lambda g: torch.ones(900, 3),
+}
+
+
+@pytest.mark.parametrize("top", [7, 64])
+@pytest.mark.parametrize("name", CLOUDS)
+def test_blocks_give_the_plain_walk(name, top, monkeypatch):
+    monkeypatch.setitem(k_centre_module.TOP, "cpu", top)
+    monkeypatch.setattr(k_centre_module, "BLOCK", 3000)
+    features = CLOUDS[name](torch.Generator().manual_seed(1))
+    assert gcr.k_centre(features, 300, start=5).rows.tolist() == plain_order(features, 300, [5])
+    kept = [8, 3, 150, 77, 2]
+    assert gcr.k_centre(features, 200, keep=kept).rows.tolist() == plain_order(features, 200, kept)
+
+
+def test_blocks_give_the_plain_walk_where_products_are_rounded(monkeypatch):
+    monkeypatch.setitem(k_centre_module.TOP, "cpu", 32)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    features = torch.randn(500, 8, generator=torch.Generator().manual_seed(0))
+    assert gcr.k_centre(features, 200, start=0).rows.tolist() == plain_order(features, 200, [0])
+
+
+def test_all_rows_can_be_chosen(monkeypatch):
+    monkeypatch.setitem(k_centre_module.TOP, "cpu", 16)
+    chosen = gcr.k_centre(torch.rand(100, 3, generator=torch.Generator().manual_seed(0)), 100)
+    assert sorted(chosen.rows.tolist()) == list(range(100))
+    assert chosen.note == "every row is within 0 of a chosen one"
+
+
+def test_k_centre_of_arrays_a_projection_and_progress(monkeypatch):
+    monkeypatch.setitem(k_centre_module.TOP, "cpu", 16)
+    features, seen = np.random.default_rng(0).normal(size=(200, 9)).astype(np.float32), []
+    matrix = np.random.default_rng(1).normal(size=(9, 4)).astype(np.float32)
+    chosen = gcr.k_centre(features, 50, start=0, projection=matrix, progress=lambda *done: seen.append(done))
+    assert isinstance(chosen.rows, np.ndarray)
+    assert chosen.rows.tolist() == gcr.k_centre(torch.from_numpy(features @ matrix), 50, start=0).rows.tolist()
+    assert seen[-1] == (50, 50)
+    assert seen == sorted(set(seen))
+    distances = np.linalg.norm((features @ matrix)[:, None] - (features @ matrix)[chosen.rows], axis=2)
+    assert chosen.note == f"every row is within {distances.min(1).max():.6g} of a chosen one"
+    assert (
+        gcr.k_centre(features, 5, projection=3).rows.tolist() == gcr.k_centre(features, 5, projection=3).rows.tolist()
+    )
+
+
+def test_a_file_mapped_for_reading(tmp_path):
+    np.save(tmp_path / "features.npy", np.random.default_rng(0).normal(size=(50, 3)))
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    assert gcr.k_centre(mapped, 9).rows.tolist() == gcr.k_centre(np.array(mapped), 9).rows.tolist()
+
+
+def test_a_mapped_file_larger_than_memory(tmp_path, monkeypatch):
+    mapped = np.lib.format.open_memmap(tmp_path / "features.npy", mode="w+", dtype=np.float32, shape=(4096, 4))
+    monkeypatch.setattr("os.sysconf", lambda name: 2 if name == "SC_PHYS_PAGES" else 4096)
+    with pytest.raises(BadInput, match=r"features must fit in memory .* give projection="):
+        gcr.k_centre(mapped, 9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"features": [[1.0], [np.nan]]}, "features must be finite, got NaN or infinity in 1 of 2 rows: 1"),
+        ({"features": [1.0, 2.0]}, "features must be a matrix"),
+        ({"budget": 11}, "budget must be a whole number from 1 to 10, the number of rows, got 11"),
+        ({"keep": [1, 2, 3]}, "budget must be at least the number of kept rows, 3, got 2"),
+        ({"keep": [1, 1]}, "keep must name each row once"),
+        ({"keep": [10]}, "keep must have row numbers from 0 to 9, got 10"),
+        ({"keep": [0.5]}, "keep must be a list of row numbers"),
+        ({"start": -1}, "start must have row numbers from 0 to 9, got -1"),
+        ({"start": 1, "keep": [2]}, "keep and start exclude each other"),
+        ({"projection": 0}, "projection must be a number of columns >= 1 or a matrix, got 0"),
+        ({"projection": np.ones((4, 2))}, "projection must have a row for each of the 3 features, got shape (4, 2)"),
+    ],
+)
+def test_bad_input_of_k_centre(arguments, message):
+    with pytest.raises(BadInput) as caught:
+        gcr.k_centre(**({"features": np.random.default_rng(0).random((10, 3)), "budget": 2} | arguments))
+    assert message in str(caught.value)

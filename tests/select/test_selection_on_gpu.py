@@ -72,3 +72,29 @@ def test_matching_that_drops_agrees_on_random_problems(seed):
     assert ours.note == theirs.note
     assert ours.rows.tolist() == theirs.rows.tolist()
     torch.testing.assert_close(ours.weights, theirs.weights.cpu(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [300, 6000])  # all rows at once, and in blocks
+def test_k_centre_on_a_gpu(n):
+    features = torch.randn(n, 24, generator=torch.Generator().manual_seed(n))
+    ours, theirs = gcr.k_centre(features, 250, start=3), gcr.k_centre(features.cuda(), 250, start=3)
+    assert ours.rows.tolist() == theirs.rows.tolist()
+    assert theirs.rows.is_cuda
+
+
+@pytest.mark.parametrize("options", [{}, {"keep": [1, 5, 9]}, {"cost": torch.arange(1, 401) / 100.0}])
+def test_targets_on_a_gpu(options):
+    g = torch.Generator().manual_seed(0)
+    rows, target = torch.randn(400, 30, generator=g, dtype=torch.float64), torch.ones(30, dtype=torch.float64) * 9
+    ours = gcr.select_coreset(rows, 40, target=target, **options)
+    theirs = gcr.select_coreset(rows.cuda(), 40, target=target.cuda(), **options)
+    assert ours.rows.tolist() == theirs.rows.tolist()
+    torch.testing.assert_close(ours.weights, theirs.weights.cpu(), rtol=1e-7, atol=1e-9)
+
+
+def test_projected_gradients_on_a_gpu():
+    net = torch.nn.Sequential(torch.nn.Linear(8, 40), torch.nn.ReLU(), torch.nn.Linear(40, 3))
+    loader = [(torch.rand(20, 8), torch.randint(3, (20,)))]
+    ours = gcr.collect(net, loader, gradients="projected", width=64).gradients
+    theirs = gcr.collect(net.cuda(), loader, gradients="projected", width=64).gradients
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)

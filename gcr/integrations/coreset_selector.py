@@ -1,0 +1,127 @@
+"""``CoresetSelector``: which rows of a training set to keep, by the rules of scikit-learn.
+
+>>> import numpy as np
+>>> x = np.random.default_rng(0).normal(size=(60, 4))
+>>> selector = CoresetSelector(budget=10).fit(x, [0, 1] * 30)
+>>> int(selector.get_support().sum()), selector.fit_resample(x, np.array([0, 1] * 30))[0].shape
+(10, (10, 4))
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
+
+from gcr.select import LastLayerGradients, class_budgets, select_coreset
+from gcr.select.k_centre import k_centre
+from gcr.settings import BadInput
+
+SELECTORS = ("matching", "k-centre", "random")
+
+
+def _can(name: str) -> Any:
+    return available_if(lambda self: self.estimator is not None and hasattr(self.estimator, name))
+
+
+class CoresetSelector(BaseEstimator):  # type: ignore[misc]
+    """Choose ``budget`` rows: a number, or a share of the training set below 1.
+
+    ``selector="matching"`` matches the gradient of a linear softmax classifier before training, class by class;
+    "k-centre" covers the features of each class; "random" draws. Without y there is one class. Rows are best scaled.
+
+    ``get_support()`` says which rows were chosen and ``weights_`` what each of them counts for. ``fit_resample`` gives
+    the rows themselves. With an ``estimator``, ``fit`` trains a copy on them, with their weights where it takes any,
+    and ``predict`` and ``score`` are its: as the last step of a pipeline this prunes the training set.
+    """
+
+    def __init__(
+        self,
+        budget: float = 0.1,
+        *,
+        selector: str = "matching",
+        estimator: Any = None,
+        ridge: float = 0.5,
+        random_state: Any = None,
+    ) -> None:
+        self.budget = budget
+        self.selector = selector
+        self.estimator = estimator
+        self.ridge = ridge
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        if self.selector not in SELECTORS:
+            raise BadInput(f"The 'selector' parameter must be one of {', '.join(SELECTORS)}, got {self.selector!r}")
+        if y is None:
+            x, number = validate_data(self, X, dtype=np.float64), np.zeros(len(X), dtype=np.int64)
+        else:
+            x, y = validate_data(self, X, y, dtype=np.float64)
+            check_classification_targets(y)
+            number = np.unique(y, return_inverse=True)[1]
+        budget = self._rows(len(x))
+        self.support_, self.weights_ = self._choose(x, number, budget)
+        if self.estimator is not None:
+            weights = {"sample_weight": self.weights_} if has_fit_parameter(self.estimator, "sample_weight") else {}
+            self.estimator_ = clone(self.estimator).fit(x[self.support_], y[self.support_], **weights)
+            self.classes_ = getattr(self.estimator_, "classes_", None)
+        self._n = len(x)
+        return self
+
+    def _rows(self, n: int) -> int:
+        budget = self.budget
+        rows = max(round(budget * n), 1) if isinstance(budget, float) and 0 < budget < 1 else budget
+        if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or not rows > 0:
+            raise BadInput(f"The 'budget' parameter must be a number of rows or a share below 1, got {budget!r}")
+        return min(int(rows), n)
+
+    def _choose(self, x: np.ndarray, number: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
+        counts = np.bincount(number)
+        if self.selector == "matching":
+            residuals = counts / len(x) - np.eye(len(counts))[number] if len(counts) > 1 else np.ones((len(x), 1))
+            factors = LastLayerGradients(x, residuals)  # type: ignore[arg-type]
+            found = select_coreset(factors, budget, labels=number, ridge=self.ridge)
+            return np.asarray(found.rows), np.asarray(found.weights)
+        random, chosen = check_random_state(self.random_state), []
+        for label, share in enumerate(class_budgets(counts.tolist(), budget)):
+            rows = np.nonzero(number == label)[0]
+            if share and self.selector == "k-centre":
+                chosen.append(rows[np.asarray(k_centre(x[rows], share).rows)])
+            else:
+                chosen.append(random.permutation(rows)[:share])
+        support = np.sort(np.concatenate(chosen))
+        return support, np.ones(len(support))
+
+    def get_support(self, indices: bool = False) -> np.ndarray:
+        """Which rows of the training set were chosen: a mask, or their numbers."""
+        check_is_fitted(self, "support_")
+        if indices:
+            return self.support_
+        mask = np.zeros(self._n, dtype=bool)
+        mask[self.support_] = True
+        return mask
+
+    def fit_resample(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """The chosen rows and their labels, as a step of an imbalanced-learn pipeline gives them."""
+        rows = self.fit(X, y).support_
+        return (X.iloc[rows] if hasattr(X, "iloc") else np.asarray(X)[rows]), np.asarray(y)[rows]
+
+    @_can("predict")  # type: ignore[untyped-decorator]
+    def predict(self, X: Any) -> Any:
+        check_is_fitted(self, "estimator_")
+        return self.estimator_.predict(validate_data(self, X, dtype=np.float64, reset=False))
+
+    @_can("predict_proba")  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Any:
+        check_is_fitted(self, "estimator_")
+        return self.estimator_.predict_proba(validate_data(self, X, dtype=np.float64, reset=False))
+
+    @_can("score")  # type: ignore[untyped-decorator]
+    def score(self, X: Any, y: Any) -> float:
+        check_is_fitted(self, "estimator_")
+        return float(self.estimator_.score(validate_data(self, X, dtype=np.float64, reset=False), y))

@@ -1,0 +1,141 @@
+"""Arrays of a caller as tensors, and what is wrong with them in words."""
+
+from __future__ import annotations
+
+import operator
+import os
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcr.select.coreset import Coreset
+from gcr.select.gradients import LastLayerGradients
+from gcr.settings import BadInput
+
+BLOCK = 2**22  # numbers that are looked at together
+
+
+def is_whole(value: Any) -> bool:
+    """Whether this is a whole number, of Python's or NumPy's kinds."""
+    try:
+        return not isinstance(value, bool) and operator.index(value) == value
+    except TypeError:
+        return False
+
+
+def check_budget(budget: Any, n: int) -> None:
+    if not is_whole(budget) or not 1 <= budget <= n:
+        raise BadInput(f"budget must be a whole number from 1 to {n}, the number of rows, got {budget}")
+
+
+def as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a file mapped for reading
+            return torch.as_tensor(values, device=device).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        if hasattr(values, "copy") and hasattr(values, "strides"):  # a NumPy view with steps that torch does not know
+            return torch.as_tensor(values.copy(), device=device)
+        raise BadInput(f"{name} must be an array of numbers ({error})") from None
+
+
+def as_matrix(name: str, values: Any, device: torch.device) -> Tensor:
+    matrix = as_tensor(name, values, device)
+    if matrix.is_complex():
+        raise BadInput(f"{name} must be real numbers, got {matrix.dtype}")
+    if matrix.dim() != 2 or len(matrix) == 0:
+        raise BadInput(f"{name} must be a matrix with at least one row, got shape {tuple(matrix.shape)}")
+    if not matrix.is_floating_point():
+        matrix = matrix.double()
+    finite = torch.cat([torch.isfinite(rows).all(1) for rows in matrix.split(max(BLOCK // max(matrix.shape[1], 1), 1))])
+    broken = torch.nonzero(~finite).flatten()
+    if len(broken):
+        shown = ", ".join(map(str, broken[:5].tolist())) + (", …" if len(broken) > 5 else "")
+        raise BadInput(f"{name} must be finite, got NaN or infinity in {len(broken)} of {len(matrix)} rows: {shown}")
+    return matrix
+
+
+def as_gradients(name: str, gradients: Any, device: torch.device) -> LastLayerGradients:
+    """A matrix [n, d], or factors, in tensors."""
+    if not isinstance(gradients, LastLayerGradients):
+        return LastLayerGradients.of_matrix(as_matrix(name, gradients, device))
+    left, right = as_matrix("features", gradients.features, device), as_matrix("residuals", gradients.residuals, device)
+    if len(left) != len(right):
+        raise BadInput(f"features and residuals must have equally many rows, got {len(left)} and {len(right)}")
+    return LastLayerGradients(left, right, gradients.bias)
+
+
+def as_targets(target: Any, like: LastLayerGradients) -> list[Tensor]:
+    """Gradients to match as [c, f (+ 1)] matrices: one, or as many as a list or tuple has."""
+    several = isinstance(target, list | tuple) and bool(target) and not isinstance(target[0], int | float)
+    return [_target(one, like) for one in (target if several else [target])]
+
+
+def _target(target: Any, like: LastLayerGradients) -> Tensor:
+    """A vector [d] as it is; the sum of a set's rows, [m, d] or factors."""
+    device, shape = like.features.device, (like.residuals.shape[1], like.features.shape[1] + like.bias)
+    if isinstance(target, LastLayerGradients):
+        rows = as_gradients("target", target, device)
+        if like.is_matrix or rows.features.shape[1] + rows.bias != shape[1] or rows.residuals.shape[1] != shape[0]:
+            got = f"{rows.features.shape[1]} features and {rows.residuals.shape[1]} residuals, bias={rows.bias}"
+            raise BadInput(f"target must have gradients of the width of those to choose from, {shape}, got {got}")
+        return rows.weighted_sum(torch.ones(len(rows), dtype=torch.float64, device=device))
+    values = as_tensor("target", target, device)
+    rows = as_gradients("target", values if values.dim() == 2 else values.reshape(1, -1), device)
+    width = rows.features.shape[1]
+    if width != shape[0] * shape[1]:
+        raise BadInput(f"target must have {shape[0] * shape[1]} numbers a row, as the gradients have, got {width}")
+    return rows.features.double().sum(0).reshape(shape)
+
+
+def as_labels(name: str, values: Any, n: int, device: torch.device) -> Tensor:
+    labels = as_tensor(name, values, device)
+    if labels.shape != (n,):
+        raise BadInput(f"{name} must be one per row ({n}), got shape {tuple(labels.shape)}")
+    if labels.is_floating_point() or labels.is_complex():
+        raise BadInput(f"{name} must be whole numbers, got {labels.dtype}")
+    return labels.long()
+
+
+def as_weights(name: str, values: Any, n: int, device: torch.device) -> Tensor:
+    weights = as_tensor(name, values, device).double()
+    if weights.shape != (n,):
+        raise BadInput(f"{name} must be one per row ({n}), got shape {tuple(weights.shape)}")
+    wrong = torch.nonzero(~((weights >= 0) & torch.isfinite(weights))).flatten()
+    if len(wrong):
+        raise BadInput(f"{name} must be >= 0 and finite, got {weights[wrong[0]].item()} in row {int(wrong[0])}")
+    return weights
+
+
+def as_rows(name: str, values: Any, n: int, device: torch.device) -> Tensor:
+    """Numbers of different rows: [m] int64."""
+    rows = as_tensor(name, values, device)
+    if rows.dim() != 1 or (len(rows) and (rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool)):
+        raise BadInput(f"{name} must be a list of row numbers, got shape {tuple(rows.shape)} of {rows.dtype}")
+    rows = rows.long()
+    wrong = rows[(rows < 0) | (rows >= n)]
+    if len(wrong):
+        raise BadInput(f"{name} must have row numbers from 0 to {n - 1}, got {int(wrong[0])}")
+    if len(rows.unique()) < len(rows):
+        raise BadInput(f"{name} must name each row once, got {len(rows)} numbers of {len(rows.unique())} rows")
+    return rows
+
+
+def check_mapped(name: str, values: Any, remedy: str) -> None:
+    """A mapped file that is read again and again must fit in this machine's memory."""
+    if hasattr(values, "nbytes") and getattr(values, "filename", None) is not None:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if values.nbytes > memory:
+            size, room = values.nbytes / 2**30, memory / 2**30
+            raise BadInput(f"{name} must fit in memory ({room:.1f} GiB), got {size:.1f} GiB; {remedy}")
+
+
+def like_input(values: Any, chosen: Coreset) -> Coreset:
+    """The coreset in tensors if ``values`` are, else in NumPy arrays."""
+    if isinstance(values, Tensor):
+        return chosen
+    serves = None if chosen.serves is None else chosen.serves.numpy()
+    return replace(chosen, rows=chosen.rows.numpy(), weights=chosen.weights.numpy(), serves=serves)  # type: ignore[arg-type]

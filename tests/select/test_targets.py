@@ -1,0 +1,215 @@
+"""``select_coreset`` with targets, groups, kept rows and costs, and the blocks of rounds that solve them."""
+
+import numpy as np
+import pytest
+import torch
+from reference.matching_pursuit import matching_pursuit as textbook
+from scipy.optimize import nnls
+
+import gcr
+from gcr.select import matching, omp_blocks
+from gcr.settings import BadInput
+
+
+def random_rows(n=60, d=8, seed=0, shift=0.3):
+    return np.random.default_rng(seed).normal(size=(n, d)) + shift
+
+
+def weights_of(chosen, n):
+    full = np.zeros(n)
+    full[chosen.rows] = chosen.weights
+    return full
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["lines held", "by factors"])
+@pytest.mark.parametrize("shift", [0.0, 0.3])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_target_is_matched_as_by_the_textbook(seed, shift, held, monkeypatch):
+    """Few rounds and candidates, so that guesses fail; few columns, so that rows leave."""
+    monkeypatch.setattr(omp_blocks, "ROUNDS", 3 + seed)
+    monkeypatch.setattr(omp_blocks, "CANDIDATES", 4 + seed)
+    monkeypatch.setattr(omp_blocks, "FRESH", 2)
+    monkeypatch.setattr(omp_blocks, "LINE_BYTES", 2**30 if held else 0)
+    d = 400 if held and seed % 2 else 12
+    rows = random_rows(150, d, seed, shift)
+    target = np.random.default_rng(seed + 100).normal(size=d) * 5
+    chosen = gcr.select_coreset(rows, 40, target=target, ridge=0.1)
+    support, weights = textbook(rows, target, 40, 0.1)
+    assert chosen.rows.tolist() == sorted(support)
+    np.testing.assert_allclose(weights_of(chosen, 150), weights, rtol=1e-7, atol=1e-9)
+    assert bool(chosen.note) == (len(support) < 40)
+
+
+def test_large_pools_give_the_same_as_small_ones(monkeypatch):
+    rng = np.random.default_rng(0)
+    factors, labels = gcr.LastLayerGradients(rng.random((240, 20)), rng.normal(size=(240, 5))), np.arange(240) % 2
+    for divided in (None, labels):
+        plain = gcr.select_coreset(factors, 70, labels=divided)
+        with monkeypatch.context() as patch:
+            patch.setattr(matching, "BLOCKS_FROM", 0)
+            by_blocks = gcr.select_coreset(factors, 70, labels=divided)
+        assert by_blocks.rows.tolist() == plain.rows.tolist()
+        np.testing.assert_allclose(by_blocks.weights, plain.weights, rtol=1e-8)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-9])
+def test_duplicates_and_rows_in_the_span_of_others(ridge):
+    rows = np.repeat(random_rows(10, 4), 5, axis=0)
+    chosen = gcr.select_coreset(rows, 20, target=rows.sum(0), ridge=ridge)
+    assert (chosen.weights > 0).all()
+    assert gcr.explain(chosen, rows).gradient_error < 1e-4 * np.linalg.norm(rows.sum(0))
+
+
+def test_a_set_of_gradients_stands_for_its_sum():
+    rng = np.random.default_rng(3)
+    pool = gcr.LastLayerGradients(rng.normal(size=(50, 6)), rng.normal(size=(50, 3)))
+    other = gcr.LastLayerGradients(rng.normal(size=(9, 6)), rng.normal(size=(9, 3)))
+    long = gcr.LastLayerGradients(torch.tensor(other.features), torch.tensor(other.residuals)).explicit().numpy()
+    by_set, by_matrix, by_vector = (gcr.select_coreset(pool, 12, target=t) for t in (other, long, long.sum(0)))
+    assert by_set.rows.tolist() == by_matrix.rows.tolist() == by_vector.rows.tolist()
+    np.testing.assert_allclose(by_set.weights, by_vector.weights, rtol=1e-9)
+
+
+def test_several_targets_each_have_their_rows():
+    rows, first, second = random_rows(shift=0.0), np.eye(8)[0] * 9, np.eye(8)[5] * 9
+    chosen = gcr.select_coreset(rows, 11, target=[first, second], ridge=0.01)
+    assert len(set(chosen.rows.tolist())) == len(chosen.rows)
+    assert chosen.serves.tolist().count(0) <= 6
+    for number, target in enumerate((first, second)):
+        mine = chosen.serves == number
+        reached = chosen.weights[mine] @ rows[chosen.rows[mine]]
+        assert np.linalg.norm(target - reached) < 0.3 * 9
+    alone = gcr.select_coreset(rows, 6, target=first, ridge=0.01)
+    assert chosen.rows[chosen.serves == 0].tolist() == alone.rows.tolist()
+    about = gcr.explain(chosen, rows, target=[first, second])
+    assert about.per_class == {0: int((chosen.serves == 0).sum()), 1: int((chosen.serves == 1).sum())}
+    assert about.relative_to_uniform < 0.5
+
+
+def test_explain_measures_the_distance_to_the_target():
+    rows = np.array([[1.0, 0.0], [0.0, 1.0]])
+    chosen = gcr.select_coreset(rows, 1, target=[4.0, 3.0], ridge=0.0)
+    about = gcr.explain(chosen, rows, target=[4.0, 3.0])
+    assert (about.gradient_error, about.gradient_length) == pytest.approx((3.0, 5.0))
+    assert about.cosine == pytest.approx(0.8)
+    assert about.uniform_error == pytest.approx(np.mean([3.0] * 10), abs=1.0)
+    assert gcr.explain(gcr.select_coreset(rows, 2), rows).gradient_error == pytest.approx(0, abs=1e-9)
+
+
+def test_unit_weights_keep_the_rows():
+    rows = random_rows()
+    fitted, unit = gcr.select_coreset(rows, 9), gcr.select_coreset(rows, 9, weights="unit")
+    assert unit.rows.tolist() == fitted.rows.tolist()
+    assert unit.weights.tolist() == [1.0] * 9
+    assert gcr.select_coreset(rows, 9, weights="fitted").weights.tolist() == fitted.weights.tolist()
+
+
+def test_groups_have_budgets_of_their_own():
+    rows, groups = random_rows(), np.arange(60) % 3 * 7
+    chosen = gcr.select_coreset(rows, {0: 2, 7: 0, 14: 9}, groups=groups)
+    assert np.unique(groups[chosen.rows], return_counts=True)[1].tolist() == [2, 9]
+    equal = gcr.select_coreset(rows, 12, groups=groups)
+    assert equal.rows.tolist() == gcr.select_coreset(rows, 12, labels=groups).rows.tolist()
+
+
+def test_groups_match_their_shares_of_a_target():
+    rows, groups, target = random_rows(200, 5, shift=0.0), np.arange(200) % 2, np.arange(5.0) + 3
+    chosen = gcr.select_coreset(rows, {0: 30, 1: 10}, groups=groups, target=target, ridge=0.0)
+    for group, share in ((0, 0.75), (1, 0.25)):
+        mine = groups[chosen.rows] == group
+        np.testing.assert_allclose(chosen.weights[mine] @ rows[chosen.rows[mine]], share * target, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kept_rows_are_in_and_all_weights_are_the_best(seed):
+    rows, keep = random_rows(80, 15, seed, 0.1), [3, 11, 40]
+    chosen = gcr.select_coreset(rows, 12, keep=keep, ridge=0.2)
+    assert set(keep) <= set(chosen.rows.tolist())
+    assert len(chosen.rows) == 12
+    mine = rows[chosen.rows]
+    stacked = np.vstack([mine.T, np.sqrt(0.2) * np.eye(12)])
+    best = nnls(stacked, np.concatenate([rows.sum(0), np.zeros(12)]))[0]
+    np.testing.assert_allclose(chosen.weights, best, rtol=1e-6, atol=1e-8)
+
+
+def test_a_kept_row_that_does_not_help_has_no_weight():
+    chosen = gcr.select_coreset(np.array([[1.0], [-1.0], [2.0]]), 2, keep=[1], target=[5.0], ridge=0.0)
+    assert chosen.rows.tolist() == [1, 2]
+    np.testing.assert_allclose(chosen.weights, [0.0, 2.5], rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_cost_is_never_above_the_budget_and_a_cost_of_1_counts_rows(seed):
+    rng, rows = np.random.default_rng(seed), random_rows(80, 30, seed)
+    cost = rng.uniform(1, 10, 80)
+    chosen = gcr.select_coreset(rows, 60.0, cost=cost)
+    assert cost[chosen.rows].sum() <= 60
+    equal = gcr.select_coreset(rows, 12, cost=np.ones(80))
+    assert equal.rows.tolist() == gcr.select_coreset(rows, 12).rows.tolist()
+
+
+def test_cost_follows_the_plain_greedy_choice():
+    rows, cost = random_rows(50, 40, 1), np.random.default_rng(1).uniform(1, 4, 50)
+    target, left, support, weights = rows.sum(0), 25.0, [], np.zeros(50)
+    while True:
+        score = rows @ (target - rows.T @ weights) / cost
+        score[[*support, *np.nonzero(cost > left)[0]]] = -np.inf
+        if score.max() <= 0:
+            break
+        support.append(int(score.argmax()))
+        left -= cost[support[-1]]
+        stacked = np.vstack([rows[support].T, np.sqrt(0.5) * np.eye(len(support))])
+        weights[support] = nnls(stacked, np.concatenate([target, np.zeros(len(support))]))[0]
+        assert (weights[support] > 0).all()  # else this plain loop is too plain
+    assert gcr.select_coreset(rows, 25.0, cost=cost).rows.tolist() == sorted(support)
+
+
+def test_mapped_files_are_accepted(tmp_path):
+    np.save(tmp_path / "f.npy", random_rows().astype(np.float32))
+    np.save(tmp_path / "d.npy", random_rows(60, 3, 1).astype(np.float32))
+    features, residuals = (np.load(tmp_path / name, mmap_mode="r") for name in ("f.npy", "d.npy"))
+    labels = np.arange(60) % 3
+    mapped = gcr.select_coreset(gcr.LastLayerGradients(features, residuals), 9, labels=labels)
+    held = gcr.select_coreset(gcr.LastLayerGradients(np.array(features), np.array(residuals)), 9, labels=labels)
+    assert mapped.rows.tolist() == held.rows.tolist()
+    assert mapped.weights.tolist() == held.weights.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target": np.ones(7)}, "target must have 8 numbers a row, as the gradients have, got 7"),
+        ({"target": [np.ones(8), np.ones(9)]}, "target must have 8 numbers a row, as the gradients have, got 9"),
+        ({"target": np.full(8, np.nan)}, "target must be finite, got NaN"),
+        ({"target": np.full(8, 1e200)}, "target or gradients are too long"),
+        (
+            {"target": gcr.LastLayerGradients(np.ones((3, 7)), np.ones((3, 1)))},
+            "target must have gradients of the width",
+        ),
+        ({"target": np.ones(8), "weights": np.ones(60)}, "which a target replaces"),
+        ({"target": np.ones(8), "replace": 1}, "leave it out with target, keep or cost"),
+        ({"target": [np.ones(8), np.ones(8)], "keep": [1]}, "keep goes with one target, got 2"),
+        ({"keep": list(range(10))}, "budget must be at least the number of kept rows, 10, got 5"),
+        ({"keep": [60]}, "keep must have row numbers from 0 to 59, got 60"),
+        ({"keep": [1], "cost": np.full(60, 9.0), "budget": 9.5}, None),
+        ({"keep": [1, 2], "cost": np.full(60, 9.0), "budget": 9.5}, "at least the cost of the kept rows, 18, got 9.5"),
+        ({"cost": np.zeros(60)}, "cost must be above 0, got 0 in row 0"),
+        ({"cost": -np.ones(60)}, "cost must be >= 0 and finite, got -1.0 in row 0"),
+        ({"cost": np.full(60, 9.0)}, "budget must be a finite number, at least the least cost, 9, got 5"),
+        ({"weights": "best"}, "weights must be 'fitted', 'unit' or one number per row, got 'best'"),
+        ({"labels": np.zeros(60, int), "groups": np.zeros(60, int)}, "labels and groups both divide the rows"),
+        ({"groups": np.zeros(59, int)}, "groups must be one per row (60), got shape (59,)"),
+        ({"budget": {0: 3}}, "budget must be a number where there are no groups"),
+        ({"budget": {0: 3}, "groups": np.arange(60) % 2}, "a number for each group, [0, 1], got [0]"),
+        ({"budget": {0: 31, 1: 1}, "groups": np.arange(60) % 2}, "budget of group 0 must be from 0 to 30, its rows"),
+        ({"budget": {0: 0, 1: 0}, "groups": np.arange(60) % 2}, "budget must be above 0 for one group at least"),
+    ],
+)
+def test_bad_input_of_targets(arguments, message):
+    call = {"gradients": random_rows(), "budget": 5} | arguments
+    if message is None:
+        assert gcr.select_coreset(**call).rows.tolist() == [1]
+        return
+    with pytest.raises(BadInput) as caught:
+        gcr.select_coreset(**call)
+    assert message in str(caught.value)
