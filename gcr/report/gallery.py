@@ -95,7 +95,7 @@ def galleries(shown: Sequence[Shown]) -> dict[int, Gallery]:
         elif one.facet in sources:
             try:
                 if why := wrong_file(run.path / MEMORY_FILE, result):
-                    raise BadInput(f"{MEMORY_FILE}: {why}")
+                    raise BadInput(f"{run.path / MEMORY_FILE} cannot be read ({why})")
                 contents = read_contents(run.path, one.group.experiment.scenario, share)
                 left -= contents.n_bytes
             except (BadInput, OSError, KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:

@@ -77,7 +77,9 @@ def reselect(
     chances = selection_draws(key, len(rows)).to(rows.device)
     coreset = memory.reselect(policy.selector, pool.features, pool.residuals, policy.buffer, chances, pool.reducible)
     about: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
-    return about | asdict(explain(coreset, pool)) if pool.residuals is not None else about
+    if pool.residuals is None:
+        return about
+    return about | {name: value for name, value in asdict(explain(coreset, pool)).items() if value is not None}
 
 
 def mean_over_views(pools: list[Pool]) -> Pool:

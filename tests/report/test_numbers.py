@@ -133,7 +133,7 @@ def test_gallery_tells_weights_classes_and_gradient_error(tmp_path):
     (folder.path / "memory.safetensors").write_bytes(b"nothing")
     (section,) = sections_of(tmp_path)
     assert section.galleries[0].contents is None
-    assert "memory.safetensors: not the file that result.json names" in section.galleries[0].about
+    assert "memory.safetensors cannot be read (not the file that result.json names)" in section.galleries[0].about
     assert "cannot be shown" in render(read_runs(tmp_path).groups)
 
 

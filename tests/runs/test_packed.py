@@ -87,9 +87,9 @@ WHOLE = gzip.compress((json.dumps(HEADER) + "\n" + json.dumps(LINE) + "\n").enco
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (WHOLE[:-12], "damaged or cut short"),
+        (WHOLE[:-12], "damaged, cut short, or not packed by gzip"),
         (WHOLE[:20] + bytes([WHOLE[20] ^ 255]) + WHOLE[21:], "cannot be read"),
-        (b"no gzip at all", "Not a gzipped file"),
+        (b"no gzip at all", "damaged, cut short, or not packed by gzip"),
         (b"", "no packed runs"),
         (gzip.compress(b""), "no packed runs"),
         (gzip.compress(json.dumps(LINE).encode()), "no packed runs"),
