@@ -118,7 +118,9 @@ def _check_of_run(path: Path) -> None:
         if "experiment" not in result or "files" not in result:
             files.linked_to_none.append(str(path))
     elif path.name == "experiment.json":
-        Experiment.from_dict(files.read_json(path))
+        seed, place = Experiment.from_dict(files.read_json(path)).seed, path.parent.name
+        if place.startswith("seed-") and place != f"seed-{seed}":
+            raise files.Damaged(path, f"it is of seed {seed}: a copy of another run")
     elif not isinstance(files.read_json(path).get("error"), str):  # failure.json
         raise files.Damaged(path, "it does not say why the run ended")
     if path.name in NAMED and (why := wrong_file(path, _result_of(path.with_name("result.json")))):

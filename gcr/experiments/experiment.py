@@ -102,6 +102,9 @@ class Experiment:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
         """Files of earlier versions load too (``migrate.py``)."""
+        for name in ("stream", "method", "memory", "optimizer", "training"):
+            if not isinstance(values.get(name, {}), dict | None):
+                raise BadInput(f"{name} must be a JSON object, got {values[name]!r:.40}")
         values = migrated(values)
         known = {declared.name for declared in fields(cls)}
         for key in values:
