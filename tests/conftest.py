@@ -1,5 +1,6 @@
 """A tiny scenario of made images: 3 tasks of 2 classes, small enough for whole runs in a test."""
 
+import math
 import os
 import subprocess
 import sys
@@ -13,9 +14,11 @@ import torch
 
 from gcr.augment import Views
 from gcr.scenarios import Images, Scenario, equal_tasks
+from gcr.training import loop
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `reference`
 torch.set_num_threads(1)
+loop.SAVING_SECONDS = math.inf  # a checkpoint at the end of every epoch, however long a busy disk takes for it
 
 HANG_SECONDS = 1800  # a guard against hangs on a busy machine, never a measurement
 ROOT = Path(__file__).parents[1]
