@@ -18,7 +18,10 @@ from gcr.training import loop
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `reference`
 torch.set_num_threads(1)
-loop.SAVING_SECONDS = math.inf  # a checkpoint at the end of every epoch, however long a busy disk takes for it
+SAVING_SECONDS, loop.SAVING_SECONDS = (
+    loop.SAVING_SECONDS,
+    math.inf,
+)  # a checkpoint at the end of every epoch, however long a busy disk takes for it
 
 HANG_SECONDS = 1800  # a guard against hangs on a busy machine, never a measurement
 ROOT = Path(__file__).parents[1]

@@ -4,7 +4,7 @@ import time
 import named
 import pytest
 import torch
-from conftest import make_scenario
+from conftest import SAVING_SECONDS, make_scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from named import Training
@@ -15,7 +15,7 @@ from gcr.memory import Policy
 from gcr.methods import Er, Gcr
 from gcr.select import GradApprox
 from gcr.settings import BadInput
-from gcr.training import Checkpoints, Diverged, How, Stopped
+from gcr.training import Checkpoints, Diverged, How, Stopped, loop
 
 
 def new_run(folder, identity=None, how=None, lr=0.05, epochs=3, stop=lambda: False):
@@ -49,6 +49,7 @@ def saves_of(run, monkeypatch, seconds):
     def save(self, state):
         saved.append(state.steps)
 
+    monkeypatch.setattr(loop, "SAVING_SECONDS", SAVING_SECONDS)
     monkeypatch.setattr(Checkpoints, "save", save)
     monkeypatch.setattr(time, "perf_counter", lambda: began + seconds * len(saved))
     train_to(run, -1)  # an epoch is 3 steps, a task 3 epochs, a run 3 tasks
@@ -69,6 +70,7 @@ def test_runs_side_by_side_share_the_time_for_checkpoints(tmp_path, monkeypatch,
         clock[0] += 0.3
         spent[0] += 0.3
 
+    monkeypatch.setattr(loop, "SAVING_SECONDS", SAVING_SECONDS)
     monkeypatch.setattr(Checkpoints, "save", save)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     going = [new_run(tmp_path, epochs=30).advance() for _ in range(n_runs)]
