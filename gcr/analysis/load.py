@@ -327,7 +327,10 @@ def _check_fields(values: Any, kinds: Mapping[str, type | None], name: str) -> N
 
 def _is_row(row: list[Any]) -> bool:
     """Of numbers; quick, since a study has many."""
-    return {int, float}.issuperset(map(type, row)) and all(0 <= value <= MOST for value in row)
+    if not {int, float}.issuperset(map(type, row)):
+        return False
+    total = sum(row)  # NaN, which no comparison finds, is not equal to itself
+    return bool(min(row) >= 0 and max(row) <= MOST and total == total)
 
 
 def _is_number(value: Any) -> bool:
