@@ -224,7 +224,7 @@ def judge_report(change: Change, ended: Ended, facts: Page, expected: Page, othe
         return f"exit code {ended.code}, {facts.cells}, not {expected.cells}"
     if facts.pictures and facts.pictures != others.pictures:
         return "pictures of another run"
-    if not facts.pictures and not re.search(r"memory cannot be shown: [^<]*another", facts.text):
+    if not facts.pictures and not re.search(r"memory cannot be shown: [^<]*not the file that result", facts.text):
         return "no pictures, and no reason"
     said = len({*change.left_out} - {*change.unfinished})
     note = re.search(r"(\d+) results? left out", facts.text)
