@@ -90,6 +90,7 @@ def setting_names(part: type[Any]) -> list[str]:
 
 def unknown(kind: str, name: str, known: Iterable[str], listed_by: str = "") -> BadInput:
     """The error for a name that does not exist: the nearest one, and all that exist or the command that lists them."""
+    name = name if isinstance(name, str) else f"{name!r:.40}"  # as a file may have it
     names = sorted(known)
     near = [] if name.isdigit() else difflib.get_close_matches(name, names, n=1)
     hint = f' (did you mean "{near[0]}"?)' if near else ""
@@ -139,6 +140,8 @@ def to_mapping(part: Any, *, named: bool = False) -> dict[str, Any]:
 
 def from_mapping(values: Mapping[str, Any], kind: str, known: tuple[type[Any], ...]) -> Any:
     """The opposite of ``to_mapping`` with a name, which is one of ``known``."""
+    if not isinstance(values, Mapping):
+        raise BadInput(f"{kind} must be a JSON object, got {values!r:.40}")
     rest = dict(values)
     chosen: type[Settings] = class_of(kind, rest.pop("name", ""), known)
     return chosen.from_mapping(rest)

@@ -245,3 +245,17 @@ def test_of_several_methods_each_takes_what_it_uses():
 def test_the_virtual_step_of_mir_is_as_long_as_the_real_one():
     assert compose("seq-digits", "mir", overrides={"lr": 0.02}).method.virtual_lr == 0.02
     assert compose("seq-digits", "mir", overrides={"lr": 0.02, "virtual_lr": 0.3}).method.virtual_lr == 0.3
+
+
+@pytest.mark.parametrize("odd", [None, 5, [1], {}], ids=str)
+@pytest.mark.parametrize(
+    ("part", "name", "word"),
+    [("method", "name", "method"), ("memory", "selector", "selector"), ("stream", "online", "online")],
+)
+def test_an_odd_value_in_a_file_is_named(part, name, word, odd):
+    values = compose("seq-digits", "gcr").to_dict()
+    with pytest.raises(BadInput, match=word):
+        Experiment.from_dict(values | {part: values[part] | {name: odd}})
+    if odd is not None and odd != {}:
+        with pytest.raises(BadInput, match=f"{part} must be a JSON object"):
+            Experiment.from_dict(values | {part: odd})
