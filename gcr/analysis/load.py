@@ -15,7 +15,7 @@ from typing import Any
 from gcr.analysis.statistics import Spread, spread
 from gcr.experiments.experiment import Experiment
 from gcr.files import brief
-from gcr.runs.folder import TRIALS, RunFolder, check_together, diverged_runs, finished_runs
+from gcr.runs.folder import TRIALS, RunFolder, check_seed, check_together, diverged_runs, finished_runs
 from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
 from gcr.settings import BadInput, brief_of, unknown
 from gcr.training.metrics import forgetting_with_last
@@ -252,7 +252,7 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
             experiment, number = _read_experiment(values, known, numbers)
             check_result(result)
             check_together(values, result)
-            _check_seed(run, experiment, groups.get((run.path.parent, number), []))
+            _check_once(run, experiment, groups.get((run.path.parent, number), []))
         except FileNotFoundError as error:
             unreadable.append(Unreadable(run.path, f"{Path(error.filename or run.path).name} is missing"))
             continue
@@ -271,10 +271,9 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
     return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable, [*diverged])
 
 
-def _check_seed(run: StoredRun, experiment: Experiment, others: Sequence[tuple[StoredRun, Experiment, Any]]) -> None:
+def _check_once(run: StoredRun, experiment: Experiment, others: Sequence[tuple[StoredRun, Experiment, Any]]) -> None:
     """Refuse a run that was copied: no seed counts twice."""
-    if run.path.name.startswith("seed-") and run.path.name != f"seed-{experiment.seed}":
-        raise BadInput(f"its experiment is of seed {experiment.seed}, so it is a copy of another run")
+    check_seed(run.path, experiment.seed)
     if other := next((other for other, of, _ in others if of.seed == experiment.seed), None):
         raise BadInput(f"seed {experiment.seed} is there already, in {other.path.name}")
 

@@ -16,7 +16,7 @@ from gcr.analysis.load import check_result, group_runs
 from gcr.data.cache import ARRAYS, PARTS, described_at
 from gcr.experiments.experiment import Experiment
 from gcr.learner.state_folder import StateFolder
-from gcr.runs.folder import AGAIN, MEMORY_FILE, NAMED, RunFolder, check_together, wrong_file
+from gcr.runs.folder import AGAIN, MEMORY_FILE, NAMED, RunFolder, check_seed, check_together, wrong_file
 from gcr.runs.model_file import MODEL_FILE
 from gcr.runs.packed import SUFFIX, read_packed
 from gcr.settings import BadInput
@@ -118,9 +118,7 @@ def _check_of_run(path: Path) -> None:
         if "experiment" not in result or "files" not in result:
             files.linked_to_none.append(str(path))
     elif path.name == "experiment.json":
-        seed, place = Experiment.from_dict(files.read_json(path)).seed, path.parent.name
-        if place.startswith("seed-") and place != f"seed-{seed}":
-            raise files.Damaged(path, f"it is of seed {seed}: a copy of another run")
+        check_seed(path.parent, Experiment.from_dict(files.read_json(path)).seed)
     elif not isinstance(files.read_json(path).get("error"), str):  # failure.json
         raise files.Damaged(path, "it does not say why the run ended")
     if path.name in NAMED and (why := wrong_file(path, _result_of(path.with_name("result.json")))):

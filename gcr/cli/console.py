@@ -58,7 +58,7 @@ def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
     for sheet in sheets:
         out.print(printable(sheet.title), style="bold", markup=False, highlight=False, soft_wrap=True)
         if len(sheet.rows) > MANY:
-            out.file.write(printable(long_table(sheet), lines=True))
+            out.file.write(long_table(sheet))
             continue
         drawn = _drawn(sheet)
         if out.is_terminal and _width(drawn) > out.width:

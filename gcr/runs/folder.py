@@ -284,6 +284,12 @@ def check_together(experiment: dict[str, Any], result: dict[str, Any]) -> None:
         raise BadInput("result.json is of another run than experiment.json")
 
 
+def check_seed(path: Path, seed: int) -> None:
+    """Refuse a run folder that was copied as another seed."""
+    if path.name.startswith("seed-") and path.name != f"seed-{seed}":
+        raise BadInput(f"its experiment is of seed {seed}, so it is a copy of another run")
+
+
 def wrong_file(file: Path, result: dict[str, Any]) -> str:
     """What is wrong with one of the ``NAMED`` files next to a result; empty: nothing, or the result is of an older
     gcr and does not say."""

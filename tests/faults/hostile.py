@@ -127,7 +127,7 @@ def imported(at: Path) -> Tally:
     """``gcr data import`` of each: exit code 2 and a line; nothing in the cache, nothing elsewhere."""
     tally = Tally()
     for number, (name, content) in enumerate([*archives(), *pictures()]):
-        work = at / f"{number}" / "inner" / "work"
+        work = at / f"{number}" / "inner" / "here"
         work.mkdir(parents=True)
         ended = Child(partial(import_at, name, content), work).wait(HUNG_SECONDS)
         found = _bounded(ended)
@@ -136,8 +136,8 @@ def imported(at: Path) -> Tally:
             found.append("silent")
         if (work / "cache" / "hostile").exists():
             found.append("wrong")
-        outside = [path for path in names(at / f"{number}") if not path.startswith("inner/work/")]
-        if outside != ["inner", "inner/work"] or Path("/tmp/out").exists():
+        outside = [path for path in names(at / f"{number}") if not path.startswith("inner/here/")]
+        if outside != ["inner", "inner/here"] or Path("/tmp/out").exists():
             found.append("wrong")
         what = f"{name}, number {number}: exit code {ended.code}, {ended.err.strip()[-200:]!r}"
         tally.count(what, *dict.fromkeys(found))
