@@ -108,7 +108,9 @@ def main() -> int:
         print(f"{name}: {tried} files, {counts}, {len(findings)} findings", flush=True)
         if given.json:
             rows = json.loads(given.json.read_text()) if given.json.exists() else {}
-            rows[name] = {"seconds": given.seconds, "tried": tried} | counts | {"findings": len(findings)}
+            rows[name] = (
+                {"seed": given.seed, "seconds": given.seconds, "tried": tried} | counts | {"findings": len(findings)}
+            )
             ordered = {reader: rows[reader] for reader in READERS if reader in rows}
             given.json.write_text(json.dumps(ordered, indent=2) + "\n")
         for finding in findings[:20]:

@@ -5,7 +5,7 @@ A result that cannot be read, or is not what a result must be, is left out and n
 
 from __future__ import annotations
 
-import json
+import marshal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from typing import Any
 from gcr.analysis.statistics import Spread, spread
 from gcr.experiments.experiment import Experiment
 from gcr.files import brief
-from gcr.runs.folder import TRIALS, RunFolder, check_seed, check_together, diverged_runs, finished_runs
+from gcr.runs.folder import TRIALS, RunFolder, check_seed, check_together, ended_runs
 from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
 from gcr.settings import BadInput, brief_of, unknown
 from gcr.training.metrics import forgetting_with_last
@@ -208,6 +208,7 @@ def read_runs(path: Path) -> Runs:
 
 def runs_at(path: Path) -> Runs:
     """As ``read_runs``, but there may be none."""
+    found: list[StoredRun]
     diverged: list[RunFolder] = []
     if packed := split_path(path):
         file, inner = packed
@@ -218,7 +219,8 @@ def runs_at(path: Path) -> Runs:
             if names and not found:
                 raise unknown(f"run in {file}", inner, names)
     elif path.is_dir():
-        found, unreadable, diverged = [*finished_runs(path)], [], [*diverged_runs(path)]
+        finished, diverged = ended_runs(path)
+        found, unreadable = [*finished], []
         for file in packed_files(path):
             if TRIALS not in file.relative_to(path).parts:
                 more, bad = _read_file(file)
@@ -244,7 +246,7 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
     """Groups in the order of scenario, method, selector and buffer; ``diverged`` runs are counted, and in no mean."""
     groups: dict[tuple[Path, int], list[tuple[StoredRun, Experiment, dict[str, Any]]]] = {}
     unreadable = []
-    known: dict[str, tuple[Experiment, int]] = {}
+    known: dict[bytes, tuple[Experiment, int]] = {}
     numbers: dict[Experiment, int] = {}
     for run in stored:
         try:
@@ -279,13 +281,13 @@ def _check_once(run: StoredRun, experiment: Experiment, others: Sequence[tuple[S
 
 
 def _read_experiment(
-    values: Any, known: dict[str, tuple[Experiment, int]], numbers: dict[Experiment, int]
+    values: Any, known: dict[bytes, tuple[Experiment, int]], numbers: dict[Experiment, int]
 ) -> tuple[Experiment, int]:
     """That of a run, and a number that those share which differ in their seed alone; they are checked once."""
     if not isinstance(values, dict) or "seed" not in values:
         made = Experiment.from_dict(values)  # which refuses it
         return made, numbers.setdefault(replace(made, seed=0), len(numbers))
-    rest = json.dumps(values | {"seed": 0})
+    rest = marshal.dumps(values | {"seed": 0}, 2)  # in a tenth of the time of JSON; 2: equal values, equal bytes
     if rest not in known:
         made = Experiment.from_dict(values)
         known[rest] = made, numbers.setdefault(replace(made, seed=0), len(numbers))

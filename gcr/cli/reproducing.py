@@ -108,14 +108,15 @@ def _write_page(asked: Plan) -> None:
     from gcr.paper import compare_to_paper
     from gcr.paper.plan import make_plan
     from gcr.report import HeadlineTable, write_report
-    from gcr.runs.folder import diverged_runs, finished_runs
+    from gcr.runs.folder import ended_runs
 
     request = replace(asked.request, scenarios=(), methods=(), buffers=(), seeds=(), protocols=())
     plan, mark = make_plan(request, asked.out).with_choices(), request.mark
     names = dict.fromkeys(job.folder.path.parent for job in plan.jobs())
+    ended = [ended_runs(name) for name in names]
     runs = group_runs(
-        (folder for name in names for folder in finished_runs(name)),
-        [folder for name in names for folder in diverged_runs(name)],
+        [folder for finished, _ in ended for folder in finished],
+        [folder for _, diverged in ended for folder in diverged],
     )
     found = compare_to_paper.compare(runs.groups, plan.table, plan.values)
     notes = [*_notes_of(plan), *runs.notes, *compare_to_paper.verdict_notes(found, mark), *found.notes]

@@ -67,7 +67,7 @@ def unfinished_runs(folder: Path) -> Iterator[Unfinished]:
 
 
 def count_finished_trials(folder: Path) -> int:
-    """Of searches below ``folder``: what ``finished_runs`` leaves out."""
+    """Of searches below ``folder``: what ``ended_runs`` leaves out."""
     return sum(TRIALS in file.relative_to(folder).parts for file in folder.rglob("result.json"))
 
 

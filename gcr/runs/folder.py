@@ -303,21 +303,16 @@ def wrong_file(file: Path, result: dict[str, Any]) -> str:
     return "" if sha256(read_file(file)) == about.get("digest") else "not the file that result.json names"
 
 
-def finished_runs(folder: Path) -> Iterator[RunFolder]:
-    """All finished runs below ``folder``, in the order of their paths; trials only where it is theirs."""
-    yield from _runs_with("result.json", folder)
-
-
-def diverged_runs(folder: Path) -> Iterator[RunFolder]:
-    """All runs below ``folder`` that diverged; trials only where it is theirs."""
-    yield from (run for run in _runs_with(FAILURE, folder) if not run.finished)
-
-
-def _runs_with(name: str, folder: Path) -> Iterator[RunFolder]:
-    found = []
+def ended_runs(folder: Path) -> tuple[list[RunFolder], list[RunFolder]]:
+    """All finished runs below ``folder``, and all that diverged, in the order of their paths; trials only where it is
+    theirs."""
+    finished, diverged = [], []
     for path, folders, files in os.walk(folder, followlinks=False):
         if TRIALS in folders:
             folders.remove(TRIALS)
-        if name in files:
-            found.append(path)
-    yield from (RunFolder(Path(path)) for path in sorted(found, key=lambda path: path.split(os.sep)))
+        if "result.json" in files:
+            finished.append(path)
+        elif FAILURE in files:
+            diverged.append(path)
+    in_order, rest = (sorted(paths, key=lambda path: path.split(os.sep)) for paths in (finished, diverged))
+    return [RunFolder(Path(path)) for path in in_order], [RunFolder(Path(path)) for path in rest]

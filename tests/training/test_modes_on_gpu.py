@@ -158,7 +158,7 @@ def test_a_loss_that_is_no_number_is_remembered_by_a_captured_step():
         train(*parts(Gcr, lr=1e30), How("cuda", "captured"))
 
 
-def test_too_little_memory_is_told_with_a_remedy(tmp_path):
+def test_too_little_memory_ends_with_a_remedy(tmp_path):
     experiment = compose("seq-digits", "gcr", overrides={"epochs": 1, "model": "resnet18", "buffer": 5000})
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
@@ -170,4 +170,4 @@ def test_too_little_memory_is_told_with_a_remedy(tmp_path):
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     (error,) = [event.error for event in events if event.error]
-    assert error == "out of GPU memory; use a smaller --pack than 4"
+    assert error == "out of GPU memory with one run at a time; try a smaller batch, buffer or model"
