@@ -313,6 +313,9 @@ def check_result(result: Any) -> None:
             raise BadInput(f"{protocol}.matrix must be rows of equal length")
         if not all(map(_is_row, matrix)):
             raise BadInput(f"{protocol}.matrix must be numbers from 0 to {MOST}")
+    shapes = [(len(matrix), len(matrix[0])) for matrix in (result[protocol]["matrix"] for protocol in PROTOCOLS)]
+    if shapes[0] != shapes[1]:
+        raise BadInput(f"class_il.matrix and task_il.matrix must have the same shape, got {shapes[0]} and {shapes[1]}")
 
 
 def _check_fields(values: Any, kinds: Mapping[str, type | None], name: str) -> None:

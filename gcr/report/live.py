@@ -167,9 +167,11 @@ class LiveServer(ThreadingHTTPServer):
         if not isinstance(sys.exception(), ConnectionError):  # a page that was closed while it was being sent
             super().handle_error(request, client_address)
 
-    def is_own_name(self, host: str | None) -> bool:
+    def is_own_name(self, hosts: list[str]) -> bool:
+        """Of a request with one Host, which is this machine."""
         names = (ADDRESS, "localhost")
-        return host in {f"{name}:{self.server_port}" for name in names} or (self.server_port == 80 and host in names)
+        own = {f"{name}:{self.server_port}" for name in names} | (set(names) if self.server_port == 80 else set())
+        return len(hosts) == 1 and hosts[0] in own
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -188,7 +190,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.set_deadline(self.connection, math.inf)
-        if not self.server.is_own_name(self.headers.get("Host")):
+        if not self.server.is_own_name(self.headers.get_all("Host", [])):
             self._answer(HTTPStatus.FORBIDDEN, b"this page is for this machine alone\n", "text/plain")
         elif self.path == "/":
             try:

@@ -119,7 +119,7 @@ def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
     if n != packed:
         raise BadFile(file, f"damaged: {n} runs, of {packed!r:.20} that were packed")
     if not bad and header.get("sha256", "") not in ("", sha256(content[len(first) + 1 :])):
-        raise BadFile(file, "damaged: its lines are not those that were packed")
+        raise BadFile(file, "damaged: its lines are not those that were packed, whose sha256 it has")
     return runs, bad
 
 
@@ -142,7 +142,8 @@ def _read_header(file: Path, line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise BadFile(file, "no packed runs", f"make such a file with: gcr results pack RUNS FILE{SUFFIX}")
+        found = f": format is {header.get('format')!r:.40}, not {FORMAT}" if isinstance(header, dict) else ""
+        raise BadFile(file, f"no packed runs{found}", f"make such a file with: gcr results pack RUNS FILE{SUFFIX}")
     if header.get("version") != VERSION:
         why = f"format version {header.get('version')!r:.40}, this gcr knows version {VERSION}"
         raise BadFile(file, why, "install a newer gcr")

@@ -85,6 +85,8 @@ def _check(file: Path, tensors: dict[str, Tensor], state: RunState) -> None:
         there = tensors.get(name)
         if there is None or there.shape != tensor.shape or there.dtype != tensor.dtype:
             raise Damaged(file, f"{name} is missing or of another shape")
+        if name.startswith("net.") and there.is_floating_point() and not bool(there.isfinite().all()):
+            raise Damaged(file, f"{name} has NaN or inf")
     if state.memory is not None:
         held = {name.removeprefix(MEMORY): tensor for name, tensor in tensors.items() if name.startswith(MEMORY)}
         try:

@@ -192,6 +192,7 @@ RESULT = {"class_il": WHOLE, "task_il": WHOLE, "seconds": 2.0, "steps": 9, "devi
         ),
         (json.dumps(RESULT | {"memory_bytes": 10**300}), "result.memory_bytes must be a finite number >= 0"),
         (json.dumps(RESULT | {"steps": -5}), "result.steps must be a finite number >= 0"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1.0, 2.0]]}}), "must have the same shape"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [["a"]]}}), "matrix must be numbers from 0 to 100"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1e308]]}}), "matrix must be numbers from 0 to 100"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[10**400]]}}), "matrix must be numbers from 0 to 100"),

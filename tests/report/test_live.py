@@ -77,6 +77,17 @@ def test_answers_the_page_and_its_version_and_nothing_else(tmp_path):
         assert ask(server, method="POST")[0] == 405
 
 
+def test_two_hosts_get_nothing(tmp_path):
+    put_run(tmp_path, experiment_of("er"), square(50.0))
+    with served(tmp_path) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=HANG_SECONDS)
+        connection.putrequest("GET", "/", skip_host=True)
+        for host in (f"127.0.0.1:{server.server_port}", "evil.example"):
+            connection.putheader("Host", host)
+        connection.endheaders()
+        assert connection.getresponse().status == 403
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "localhost.evil:{port}"]
 )

@@ -131,10 +131,10 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 
 def test_a_loss_that_is_no_number_is_placed_and_the_good_checkpoint_stays(tmp_path):
     run = train_to(new_run(tmp_path), 7)
-    with torch.no_grad():
-        run.state.net.head.weight.fill_(torch.nan)
-    run.checkpoints.save(run.state)  # as if it had happened later
+    run.checkpoints.save(run.state)
     broken = new_run(tmp_path, how=How(checkpoint_steps=1))
+    with torch.no_grad():
+        broken.state.net.head.weight.fill_(torch.nan)
     with pytest.raises(Diverged, match="task 1, epoch 3, step 2"):
         train_to(broken, 99)
     names = [file.name for file in Checkpoints(tmp_path, {}).files()]
@@ -162,6 +162,7 @@ def rewritten(file, change):
     ("change", "words"),
     [
         (lambda about, tensors: tensors.pop("step"), "step is missing or of another shape"),
+        (lambda about, tensors: tensors["net.head.bias"].fill_(float("nan")), "net.head.bias has NaN or inf"),
         (
             lambda about, tensors: tensors.update({"memory.label": torch.zeros(3)}),
             "memory.label is missing or of another",
