@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,19 +12,47 @@ import typer
 from gcr.cli.console import out, print_names
 
 
+def described(listed: str, *rooms: str) -> list[tuple[str, str, str]]:
+    """Name and summary of every class in the tuple ``listed`` of some rooms, read from their source: to import a
+    method is to import torch, which takes seconds."""
+    tuples: dict[str, ast.expr] = {}
+    about: dict[str, dict[str, str]] = {}
+    for room in rooms:
+        for file in Path(__file__).parents[1].joinpath(room).glob("*.py"):
+            for node in ast.parse(file.read_bytes()).body:
+                if isinstance(node, ast.ClassDef):
+                    values = dict(each for line in node.body for each in _assigned(line))
+                    about[node.name] = {key: str(v.value) for key, v in values.items() if isinstance(v, ast.Constant)}
+                else:
+                    tuples |= _assigned(node)
+
+    def classes(node: ast.AST) -> Iterator[str]:
+        """In their order; one tuple may name another."""
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Name):
+                yield from classes(tuples[child.id]) if child.id in tuples else [child.id]
+            else:
+                yield from classes(child)
+
+    return [(about[each]["name"], about[each]["summary"], "") for each in classes(tuples[listed]) if each in about]
+
+
+def _assigned(node: ast.stmt) -> list[tuple[str, ast.expr]]:
+    """Name and value, of a line that gives a name a value."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    return [(target.id, value) for target in targets if isinstance(target, ast.Name) and value is not None]
+
+
 def list_methods() -> None:
     """The learning methods."""
-    from gcr.methods import METHODS
-
-    print_names("method", [(m.name, m.summary, "") for m in METHODS])
+    print_names("method", described("METHODS", "methods"))
     out.print("settings of a method: gcr settings METHOD", highlight=False)
 
 
 def list_selectors() -> None:
     """The ways to choose what memory keeps."""
-    from gcr.memory import POLICIES
-
-    print_names("selector", [(s.name, s.summary, "") for s in POLICIES])
+    print_names("selector", described("POLICIES", "memory", "select"))
     out.print("settings of a selector: gcr settings METHOD --selector SELECTOR", highlight=False)
 
 

@@ -13,7 +13,10 @@ import pytest
 from conftest import HANG_SECONDS, ROOT
 from made_runs import experiment_of, put_run, square
 
+from gcr.cli.listing import described
 from gcr.cli.main import run_cli
+from gcr.memory import POLICIES
+from gcr.methods import METHODS
 
 QUICK = ["--epochs", "1", "--model", "mlp"]
 
@@ -83,6 +86,19 @@ def test_lists_say_what_exists(what, names):
     assert done.returncode == 0
     lines = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
     assert set(names) <= set(lines)
+
+
+def test_lists_are_those_of_the_classes():
+    assert described("METHODS", "methods") == [(each.name, each.summary, "") for each in METHODS]
+    assert described("POLICIES", "memory", "select") == [(each.name, each.summary, "") for each in POLICIES]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["methods"], ["selectors"], ["run", "--help"]])
+def test_what_only_says_what_there_is_imports_no_torch(words):
+    code = f"import sys; from gcr.cli.main import run_cli; run_cli({words!r}); sys.exit('torch' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=HANG_SECONDS)
+    assert done.returncode == 0
 
 
 def test_settings_of_a_method():
