@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_cuda_stream
 from gcr.training.numerics import resolved
+
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,20 @@ def in_words(error: Exception) -> str:
     return name + " ".join(str(error).split())
 
 
+@cache
+def keep_freed_memory() -> None:
+    """What a step frees stays with the process for the next one; glibc hands large pieces back to the system, and asks
+    for them again, page by page. Other allocators are left alone."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, TypeError, AttributeError):
+        return
+    mallopt(MMAP_THRESHOLD, 32 * 2**20)  # the most that it takes
+    mallopt(TRIM_THRESHOLD, 2**30)
+
+
 def run_job(number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False) -> None:
+    keep_freed_memory()
     with own_cuda_stream(torch.device(how.device)):
         try:
             for _ in job_steps(number, job, how, listen, stop):

@@ -1,4 +1,9 @@
+import platform
+import subprocess
+import sys
+
 import pytest
+from conftest import HANG_SECONDS
 
 from gcr.experiments.experiment import compose
 from gcr.runs import local
@@ -90,3 +95,27 @@ def test_a_gpu_that_is_not_there():
         pick_device("cuda")
     with pytest.raises(BadInput, match="device must be auto, cpu or cuda"):
         pick_device("gpu")
+
+
+FAULTS = """
+import resource, sys, torch
+if sys.argv[1] == "kept":
+    from gcr.runs.job import keep_freed_memory
+    keep_freed_memory()
+def step():
+    held = [torch.ones(5_000_000) for _ in range(4)]
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+def test_what_a_step_frees_is_not_asked_for_again():
+    given_back, kept = (
+        int(subprocess.check_output([sys.executable, "-c", FAULTS, word], timeout=HANG_SECONDS))
+        for word in ("", "kept")
+    )
+    assert kept < given_back / 2
