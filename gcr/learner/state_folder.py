@@ -73,7 +73,7 @@ class StateFolder:
             try:
                 self._sweep()
                 part.mkdir()
-                _write_version(part, about, tensors)
+                _write_version(part, number, about, tensors)
                 part.rename(self._folder(number))
                 sync_folder(self.path)
             except OSError as error:
@@ -104,7 +104,7 @@ class StateFolder:
         if number not in there:
             raise BadInput(f"version must be one of {', '.join(map(str, there))} in {self.path}, got {number}")
         try:
-            return _read_version(self._folder(number))
+            return _read_version(self._folder(number), number)
         except Damaged as error:
             if version is None and self.versions()[:1] != there[:1]:
                 return self.read()  # replaced while it was read
@@ -131,7 +131,7 @@ class StateFolder:
                 only = f"its only version is {there[0]}" if there else "it has no version"
                 raise BadInput(f"{self.path} cannot be rolled back: {only}")
             try:
-                _read_version(self._folder(there[1]))
+                _read_version(self._folder(there[1]), there[1])
             except Damaged as error:
                 raise Damaged(f"{error}, so version {there[0]} stays; restore the folder from a backup") from None
             try:
@@ -222,13 +222,14 @@ class StateFolder:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _write_version(folder: Path, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def _write_version(folder: Path, number: int, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save
 
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     content = save(plain)
     values = {
         "format": FORMAT,
+        "version": number,
         "gcr": gcr.__version__,
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "tensors": {"file": TENSORS, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
@@ -239,7 +240,7 @@ def _write_version(folder: Path, about: Mapping[str, Any], tensors: Mapping[str,
     write_whole(folder / ABOUT, (json.dumps(values | {"sha256": _own_hash(values)}, indent=1) + "\n").encode())
 
 
-def _read_version(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read_version(folder: Path, number: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -263,6 +264,8 @@ def _read_version(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise Damaged(f"{file} is damaged (its checksum is wrong)")
     if not isinstance(about, dict):
         raise Damaged(f"{file} is damaged (not the JSON of a state)")
+    if values.get("version", number) != number:  # an older gcr did not write it
+        raise Damaged(f"{folder} is a copy of version {values['version']!r:.20}")
     content = _content(folder / TENSORS)
     if hashlib.sha256(content).hexdigest() != of_tensors:
         raise Damaged(f"{folder / TENSORS} is damaged (its checksum is wrong)")

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,6 +166,15 @@ def test_a_damaged_version_is_named_and_the_one_before_offered(state, name, dama
     assert_holds(state, 1)
 
 
+def test_a_version_copied_as_another_is_named(state):
+    shutil.rmtree(state.path / "version-0002")
+    shutil.copytree(state.path / "version-0001", state.path / "version-0002")
+    with pytest.raises(Damaged, match=r"version-0002 is a copy of version 1; go back to version 1 with: gcr update "):
+        state.read()
+    assert state.rollback() == 1
+    assert_holds(state, 1)
+
+
 def test_no_rollback_to_a_damaged_version(state):
     flip(state.path / "version-0001" / "tensors.safetensors")
     with pytest.raises(Damaged, match="so version 2 stays"):
@@ -298,12 +308,12 @@ def test_a_killed_process_leaves_no_lock(state, holder):
 def test_a_state_replaced_while_it_is_read(state, monkeypatch):
     real, done = state_folder._read_version, []
 
-    def slowly(folder):
+    def slowly(folder, version):
         if not done:
             done.append(True)
             for number in (3, 4):
                 StateFolder(state.path).write(*content(number))
-        return real(folder)
+        return real(folder, version)
 
     monkeypatch.setattr(state_folder, "_read_version", slowly)
     assert_holds(state, 4)
