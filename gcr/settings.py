@@ -14,6 +14,7 @@ gcr.settings.BadInput: rate must be <= 1.0, got 2.0
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import re
@@ -162,24 +163,17 @@ def _checked(declared: Field[Any], value: Any) -> Any:
 
 def _converted(name: str, kind: str, value: Any) -> Any:
     """``value`` as the declared kind. Text is read as the command line gives it ("0.03")."""
-    wrong = BadInput(f'{name} must be {_KIND_WORDS.get(kind, kind)}, got "{value}"')
     if kind in ("int", "float"):
-        if isinstance(value, bool):
-            raise wrong
-        try:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
             number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise wrong from None
-        if not math.isfinite(number) or (kind == "int" and number != int(number)):
-            raise wrong
-        return int(number) if kind == "int" else number
-    if kind == "bool":
-        if not isinstance(value, bool) and value not in ("true", "false"):
-            raise wrong
-        return value in (True, "true")
-    if kind == "str" and not isinstance(value, str):
-        raise wrong
-    return value
+            if not isinstance(value, bool) and math.isfinite(number) and (kind == "float" or number == int(number)):
+                return int(number) if kind == "int" else number
+    elif kind == "bool":
+        if isinstance(value, bool) or value in ("true", "false"):
+            return value in (True, "true")
+    elif kind != "str" or isinstance(value, str):
+        return value
+    raise BadInput(f'{name} must be {_KIND_WORDS.get(kind, kind)}, got "{value}"')
 
 
 _KIND_WORDS = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "text"}
