@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # One test process per core. make test WORKERS= runs all tests in one process.
 WORKERS := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test faults fuzz bench docs avalanche lightning
+.PHONY: setup demo test faults busy fuzz bench docs avalanche lightning
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ test: setup
 # Kills, full disks, damaged and hostile files, many processes, signals, 10,000 runs: 10 to 30 minutes on two cores.
 faults: setup
 	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python tests/faults/run.py
+
+# The quick tests while 8 processes spin: half an hour on two cores.
+busy: setup
+	$(BIN)/python tests/faults/busy.py
 
 # Damaged files for every reader, 10 minutes each: make fuzz SECONDS=60 SEED=1
 SECONDS ?= 600

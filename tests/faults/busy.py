@@ -1,0 +1,49 @@
+"""``make busy``: the quick tests while 8 processes take all the processor time they can get.
+
+Writes ``results/busy.json``. Nothing may fail: no test depends on how busy the machine is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SPINNING = 8
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--workers", default="8", help="test processes")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "busy.json")
+    given, more = parser.parse_known_args()
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(SPINNING)]
+    command = [sys.executable, "-m", "pytest", "-m", "not gpu and not slow", "-n", given.workers, "--dist", "worksteal"]
+    last = ""
+    try:
+        with subprocess.Popen([*command, *more], cwd=ROOT, stdout=subprocess.PIPE, text=True) as tests:
+            assert tests.stdout is not None
+            for line in tests.stdout:
+                print(line, end="", flush=True)
+                last = line if " in " in line and ("passed" in line or "failed" in line) else last
+        load = os.getloadavg()[1]
+    finally:
+        for process in spinning:
+            process.kill()
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|errors?|skipped)", last)}
+    about = {"spinning": SPINNING, "processors": os.cpu_count(), "test_processes": int(given.workers)}
+    seconds = re.search(r" in ([\d.]+)s", last)
+    found = about | counts | {"seconds": float(seconds[1]) if seconds else None, "load_of_5_minutes": round(load, 1)}
+    if not more:  # the whole of them
+        given.out.write_text(json.dumps(found, indent=2) + "\n")
+    print(json.dumps(found))
+    return tests.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
