@@ -23,7 +23,7 @@ SAVING_SECONDS, loop.SAVING_SECONDS = (
     math.inf,
 )  # a checkpoint at the end of every epoch, however long a busy disk takes for it
 
-HANG_SECONDS = 1800  # a guard against hangs on a busy machine, never a measurement
+HANG_SECONDS = 7200  # a guard against hangs on a busy machine, never a measurement
 ROOT = Path(__file__).parents[1]
 os.environ["PYTHONPATH"] = str(ROOT)  # subprocesses import this tree
 
