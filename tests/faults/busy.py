@@ -23,13 +23,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "busy.json")
     given, more = parser.parse_known_args()
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(SPINNING)]
-    command = [sys.executable, "-m", "pytest", "-m", "not gpu and not slow", "-n", given.workers, "--dist", "worksteal"]
+    command = [sys.executable, "-m", "pytest", "-vv", "-m", "not gpu and not slow", "-n", given.workers]
     last = ""
     try:
-        with subprocess.Popen([*command, *more], cwd=ROOT, stdout=subprocess.PIPE, text=True) as tests:
+        with subprocess.Popen([*command, "--dist", "worksteal", *more], cwd=ROOT, stdout=subprocess.PIPE, text=True) as tests:
             assert tests.stdout is not None
             for line in tests.stdout:
-                print(line, end="", flush=True)
+                if not re.search("PASSED|SKIPPED|^tests/|^gcr/", line):  # what failed is named at once
+                    print(line, end="", flush=True)
                 last = line if " in " in line and ("passed" in line or "failed" in line) else last
         load = os.getloadavg()[1]
     finally:
