@@ -52,6 +52,23 @@ def test_large_pools_give_the_same_as_small_ones(monkeypatch):
         np.testing.assert_allclose(by_blocks.weights, plain.weights, rtol=1e-8)
 
 
+def test_large_groups_solved_together_as_on_a_gpu_give_the_same(monkeypatch):
+    """Groups of 150, 140, 130, 120 and 20 rows: the four large ones are one batch."""
+    rng = np.random.default_rng(1)
+    labels = np.repeat(np.arange(5), [150, 140, 130, 120, 20])
+    factors = gcr.LastLayerGradients(rng.random((560, 20)), rng.normal(size=(560, 4)))
+    monkeypatch.setattr(matching, "BLOCKS_FROM", 100)
+    monkeypatch.setattr(matching, "BATCH_BYTES", 0)
+    sizes, solve = [], matching._solve
+    monkeypatch.setattr(matching, "_solve", lambda *args: (sizes.append(len(args[1])), solve(*args))[1])
+    alone = gcr.select_coreset(factors, 90, labels=labels)
+    monkeypatch.setattr(matching, "_room_for_large", lambda _: 2**20)
+    together = gcr.select_coreset(factors, 90, labels=labels)
+    assert sizes == [1] * 5 + [4, 1]
+    assert together.rows.tolist() == alone.rows.tolist()
+    np.testing.assert_allclose(together.weights, alone.weights, rtol=1e-8)
+
+
 @pytest.mark.parametrize("ridge", [0.0, 1e-9])
 def test_duplicates_and_rows_in_the_span_of_others(ridge):
     rows = np.repeat(random_rows(10, 4), 5, axis=0)
