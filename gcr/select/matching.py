@@ -22,7 +22,8 @@ from gcr.settings import BadInput
 BATCH_BYTES = 2**28  # of factors, or of Gram matrices, that are held at once
 BLOCKS_FROM = 2**13  # rows of a problem from which blocks of rounds are faster,
 BLOCKS_WORK = 2**35  # or numbers that ``omp_factors`` would multiply
-TOGETHER = 4  # problems from which a GPU solves them together, round by round
+TOGETHER = 4  # problems from which a GPU solves them together, round by round,
+FEW = 256  # where none is to have more rows: those that leave cost O(rows^3)
 
 
 def match(
@@ -110,9 +111,10 @@ def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, r
 
 def _prefers_blocks(problems: Problems, shares: Tensor) -> bool:
     """Whether one large problem after another, by blocks of rounds, is faster than all at once, round by round."""
-    if len(shares) >= TOGETHER and _room_for_large(shares.device):
+    most = int(shares.max())
+    if len(shares) >= TOGETHER and most <= FEW and _room_for_large(shares.device):
         return False
-    work = problems.left.shape[2] * problems.right.numel() * int(shares.max())
+    work = problems.left.shape[2] * problems.right.numel() * most
     return problems.left.shape[1] >= BLOCKS_FROM or work >= BLOCKS_WORK
 
 
