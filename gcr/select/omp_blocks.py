@@ -8,8 +8,10 @@ Correlations of all rows are computed once for a block of rounds, not for each. 
    rows, their weights v after each round, and those of S, ``w - A v``.
 2. Where a weight is not positive then, rows leave on the way to the solution with signs (``nnls.py``), and the guess
    goes on. Taking out slot s: ``P - p p^T / p_s`` with p its column.
-3. Check: one product gives the correlations of all n rows after each of these rounds. Rounds count up to the first
-   whose row was not the best of all rows.
+3. Check: one product gives the correlations of all n rows after each of these rounds, on a CPU in float32. With u its
+   rounding it is off by at most ``u (k + f + c + 16) |g_j| sum_s |v_s| |g_s|`` for a change v of k weights. Where a
+   row might be better than the one chosen, its correlation is computed in float64, and that alone counts. Rounds count
+   up to the first whose row was not the best of all rows.
 
 The first row of a block is the best of all, so each block adds one. With K rows of n, f features and c residuals, the
 checks cost O(n K min(K, f c)), products with new rows O(n K (f + c)), P O(|C| K^3 / 16): matrix products all.
@@ -38,23 +40,41 @@ class Matching(Problem):
 
     support: Support = field(init=False)
     now: Tensor = field(init=False)  # [n]: correlations with what is unmatched
-    lines: Tensor | None = None  # [most, n]: <g_s, g_j> of the slots, if they are held
+    lines: Tensor | None = None  # [most, n]: <g_s, g_j> of the slots, if they are held; of ``rough`` rows
     age: int = 0  # blocks since P was fresh
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        n, width = len(self.left), self.left.shape[1] * self.right.shape[1]
+        (n, f), c = self.left.shape, self.right.shape[1]
         most = int(self.budget) if self.cost is None else min(n, int(self.budget / float(self.cost.min())))
         most += ROUNDS if most <= CANDIDATES else 2 * FRESH * ROUNDS  # and those that left between two fresh starts
-        if most <= width and 8 * n * most <= LINE_BYTES:
-            self.lines = self.left.new_empty(most, n)
+        held = most <= f * c and 8 * n * most <= LINE_BYTES
+        gains = not held or f * c < ROUNDS * (most / 2 + f + c) / 2  # what all correlations in float64 cost anew
+        exact = torch.get_float32_matmul_precision() == "highest"  # else products may be rounded to 8 bits
+        self.rough, self.unit = (self.left, self.right), 1.0  # the rows, divided by the unit
+        if gains and exact and not self.left.is_cuda:
+            left, right = (factor.abs().amax().clamp_min(1e-75) for factor in (self.left, self.right))
+            self.rough = (self.left / left).float(), (self.right / right).float()
+            self.unit = float(left * right)
+        if held:
+            self.lines = self.rough[0].new_empty(most, n)
         self.closed, self.now = ~self.valid, self.correlation
         self.start(self.keep, self.keep, torch.zeros_like(self.correlation[self.keep]))
 
+    @property
+    def is_rough(self) -> bool:
+        return self.rough[0].dtype == torch.float32
+
+    def add_lines(self, rows: Tensor, slot: int) -> None:
+        """Products of all rows with those that go to the slots from ``slot`` on."""
+        if self.lines is not None:
+            left, right = self.rough
+            into = self.lines[slot : slot + len(rows)]
+            torch.mul(left[rows] @ left.T, right[rows] @ right.T, out=into)
+
     def start(self, rows: Tensor, new: Tensor, weights: Tensor) -> None:
         """The support is ``rows``, of which the last are ``new``; from ``weights`` >= 0 to the solution with signs."""
-        if self.lines is not None:
-            self.lines[len(rows) - len(new) : len(rows)] = self.products(new)
+        self.add_lines(new, len(rows) - len(new))
         self.support = Support.make(rows, weights, weights.new_zeros(0, 0))
         self.refresh()
         left = [slot for slot, _, _ in self.support.to_signs(weights)]
@@ -64,18 +84,25 @@ class Matching(Problem):
 
     def support_products(self, others: Tensor) -> Tensor:
         """Inner products of the slots with some rows."""
-        if self.lines is not None:
-            return self.lines[: len(self.support.rows)].index_select(1, others)
-        return self.products(self.support.rows, others)
+        if self.lines is None or self.is_rough:
+            return self.products(self.support.rows, others)
+        return self.lines[: len(self.support.rows)].index_select(1, others)
 
-    def matched(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """``<g_j, sum_s weights_bs g_s>`` of all rows j: [b, k] -> [b, n]. Lines of ``rows`` come first if held."""
-        if self.lines is not None:
-            return weights @ self.lines[: len(rows)]
-        b, c = len(weights), self.right.shape[1]
-        scaled = (weights.unsqueeze(2) * self.right[rows]).transpose(1, 2).reshape(b * c, -1)  # [b c, k]
-        total, step = (scaled @ self.left[rows]).T, max(BLOCK // (b * c), 1)  # [f, b c]
-        parts = zip(self.left.split(step), self.right.split(step), strict=True)
+    def matched(self, rows: Tensor, weights: Tensor, some: Tensor | None = None, rough: bool = False) -> Tensor:
+        """``<g_j, sum_s weights_bs g_s>`` of all rows j, or of ``some``: [b, k] -> [b, n]. ``rows`` have the lines.
+
+        ``rough``: of rows divided by their unit, in the precision of the check.
+        """
+        left, right = self.rough if rough else (self.left, self.right)
+        if self.lines is not None and self.lines.dtype == left.dtype:
+            lines = self.lines[: len(rows)]
+            return weights @ (lines if some is None else lines[:, some])
+        b, c = len(weights), right.shape[1]
+        scaled = (weights.unsqueeze(2) * right[rows]).transpose(1, 2).reshape(b * c, -1)  # [b c, k]
+        total, step = (scaled @ left[rows]).T, max(BLOCK // (b * c), 1)  # [f, b c]
+        if some is not None:
+            left, right = left[some], right[some]
+        parts = zip(left.split(step), right.split(step), strict=True)
         return torch.cat([torch.einsum("nbc,nc->bn", (x @ total).view(-1, b, c), d) for x, d in parts], 1)
 
     def system(self) -> Tensor:
@@ -161,32 +188,50 @@ class Matching(Problem):
         if b == 0:  # a row in the span of the support helps nobody
             self.closed[guess.singular_row] = True
             return True
-        if self.lines is not None:
-            self.lines[k : k + b] = self.products(guess.rows)
+        self.add_lines(guess.rows, k)
         start = torch.cat([self.support.weights, self.now.new_zeros(b)])
-        after = self.now - self.matched(guess.support.rows, guess.weights - start)  # [b, n]
-        right = self.right_rounds(guess, after, room)
-        self.now = after[right - 1]
+        right = self.right_rounds(guess, guess.weights[:-1] - start, room)
+        change = (guess.weights[right - 1] - start).unsqueeze(0)
+        self.now = self.now - self.matched(guess.support.rows, change)[0]
         self.support = guess.support_after(right).merged()
         if right < b:
             return True
         self.let_return(guess.left, guess.last)
         return not guess.ended
 
-    def right_rounds(self, guess: Guess, after: Tensor, room: float) -> int:
-        """How many rounds chose the best of all rows, and one that helps. The first always does."""
-        barred, b = self.closed.index_fill(0, self.support.rows[self.support.alive], True), len(after)
-        scores = self.score(after[:-1])
-        open_ = scores.masked_fill(barred, -torch.inf)
+    def right_rounds(self, guess: Guess, changes: Tensor, room: float) -> int:
+        """How many rounds chose the best of all rows, and one that helps. The first always does.
+
+        ``changes`` [b - 1, k] are those of the weights after each round but the last.
+        """
+        if not len(changes):
+            return 1
+        following, fits = guess.rows[1:], torch.ones_like(guess.rows[1:], dtype=torch.bool)
+        open_ = ~self.closed.index_fill(0, self.support.rows[self.support.alive], True)
+        open_ = open_.index_fill(0, guess.candidates, False).repeat(len(changes), 1)  # the best of them was chosen
         for place, chosen in enumerate(guess.rows[:-1].tolist()):
-            open_[place:, chosen] = -torch.inf
             for row in guess.leaving.get(place, []):
-                open_[place:, row] = scores[place:, row].masked_fill(self.closed[row], -torch.inf)
+                open_[place:, row] = ~self.closed[row]
             if self.cost is not None:
                 room -= float(self.cost[chosen])
-                open_[place, self.cost > room] = -torch.inf
-        best, row_of_best = open_.max(1)
+                open_[place] &= self.cost <= room
+                fits[place] = self.cost[following[place]] <= room
+        value = self.score(guess.values[1:], following)
+        right = fits & ~self.beaten(guess.support.rows, changes, open_, value, following)
         objective = self.energy - guess.weights[:-1] @ self.correlation[guess.support.rows]
-        right = (row_of_best == guess.rows[1:b]) & (best > -torch.inf) & (guess.values[1:b] > self.floor)
-        right &= objective > self.tolerance
+        right &= (guess.values[1:] > self.floor) & (objective > self.tolerance)
         return 1 + int(right.long().cumprod(0).sum())
+
+    def beaten(self, slots: Tensor, changes: Tensor, open_: Tensor, value: Tensor, following: Tensor) -> Tensor:
+        """In which rounds a row of those ``open_`` [b, n] comes before the row ``following`` [b] of ``value`` [b]."""
+        size = changes.abs().amax(1, keepdim=True).clamp_min(1e-300)
+        small = changes / size  # [b, k]
+        rough = self.matched(slots, small.to(self.rough[0].dtype), rough=True)  # [b, n], times size and unit
+        share = torch.finfo(rough.dtype).eps / 2 * (len(slots) + sum(part.shape[1] for part in self.rough) + 16)
+        rounding = share * (small.abs() @ self.lengths[slots]).unsqueeze(1) * (self.lengths / self.unit**2) + 1e-30
+        least = value.unsqueeze(1) if self.cost is None else value.unsqueeze(1) * self.cost
+        possible = open_ & ((self.now - least) / (size * self.unit**2) + rounding >= rough)
+        rows = torch.nonzero(possible.any(0)).flatten()
+        score = self.score(self.now[rows] - self.matched(slots, changes, rows), rows)  # [b, m]
+        first = (score > value.unsqueeze(1)) | ((score == value.unsqueeze(1)) & (rows < following.unsqueeze(1)))
+        return torch.any(possible[:, rows] & first, 1)

@@ -30,8 +30,8 @@ class Problem:
     cost: Tensor | None = None  # [n] > 0
 
     def __post_init__(self) -> None:
-        lengths = torch.linalg.vecdot(self.left, self.left)
-        self.norms = lengths * torch.linalg.vecdot(self.right, self.right) + self.ridge
+        lengths = torch.linalg.vector_norm(self.left, dim=1) * torch.linalg.vector_norm(self.right, dim=1)
+        self.lengths, self.norms = lengths, lengths.square() + self.ridge
         self.floor = GAIN * self.correlation.abs().amax()
 
     def products(self, first: Tensor, second: Tensor | None = None) -> Tensor:
@@ -124,7 +124,7 @@ class Guess:
         room: float,
     ) -> None:
         """``cross`` are products of the slots with the candidates, ``now`` the candidates' correlations."""
-        self.support = support
+        self.support, self.candidates = support, candidates
         self.stretches: list[tuple[Support, Stretch, int, Support]] = []  # before, rounds, how many, after
         self.leaving: dict[int, list[int]] = {}  # rows that leave in a round
         self.left: list[int] = []  # slots that left in the last round
