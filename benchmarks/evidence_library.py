@@ -33,6 +33,9 @@ def speed() -> str:
         memory = f"{here['peak_gib']:.1f}" if "peak_gib" in here else "–"
         times = [f"{here['seconds']:.0f} ({here['load']:.0f})", f"{here['processor_seconds']:.0f}", cpu_limit]
         lines.append([what, *times, memory, f"{there['seconds']:.1f}", gpu_limit, next_to])
+    small, small_gpu = (_json(f"selection-{where}")["large"][1] for where in ("cpu", "cuda"))
+    times = [f"{small['seconds']:.1f}", "–", "–", f"{small['peak_gib']:.1f}", f"{small_gpu['seconds']:.1f}"]
+    lines.append(["matching, 1,000 classes: K = 10,000 of 20,000", *times, "–", "–"])
     head = ["problem", "two cores, s (load)", "processor s", "limit, s", "peak GiB", "H200, s", "limit, s", "peer"]
     return markdown(head, lines)
 
@@ -40,13 +43,18 @@ def speed() -> str:
 def pruning() -> str:
     """Test accuracy after training on a share of the data; for each data set the longest training that was run."""
     rows = _json("pruning")
-    lines = []
-    for data in dict.fromkeys(row["data"] for row in rows):
-        longest = max(row["steps"] for row in rows if row["data"] == data)
-        mine = [row for row in rows if row["data"] == data and row["steps"] == longest]
-        for name in dict.fromkeys(row["selector"] for row in mine if row["share"] < 1):
-            found = [[r["accuracy"] for r in mine if (r["selector"], r["share"]) == (name, share)] for share in SHARES]
-            lines.append([data, f"`{name}`", *(str(spread(values)) if values else "–" for values in found)])
-        whole = [row["accuracy"] for row in mine if row["share"] == 1]
-        lines.append([data, f"all data: {spread(whole)}", *["–"] * len(SHARES)])
-    return markdown(["data", "selector", *(f"{share:.0%}" for share in SHARES)], lines)
+    sets = list(dict.fromkeys(row["data"] for row in rows))
+    longest = {data: max(row["steps"] for row in rows if row["data"] == data) for data in sets}
+    rows = [row for row in rows if row["steps"] == longest[row["data"]]]
+
+    def cell(data: str, name: str, share: float) -> str:
+        found = [r["accuracy"] for r in rows if (r["data"], r["selector"], r["share"]) == (data, name, share)]
+        return str(spread(found)) if found else "–"
+
+    names = dict.fromkeys(row["selector"] for row in rows if row["share"] < 1)
+    lines = [[f"`{name}`", *(cell(data, name, share) for data in sets for share in SHARES)] for name in names]
+    whole = "; ".join(f"{data} {cell(data, 'all data', 1.0)}" for data in sets)
+    lines.append([f"all data: {whole}", *["–"] * len(sets) * len(SHARES)])
+    seeds = {data: len({row["seed"] for row in rows if row["data"] == data}) for data in sets}
+    heads = [f"{data}, {share:.0%}, {seeds[data]} seeds" for data in sets for share in SHARES]
+    return markdown(["selector", *heads], lines)
