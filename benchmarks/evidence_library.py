@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from evidence_runs import ROOT, markdown
@@ -46,6 +47,9 @@ def pruning() -> str:
     sets = list(dict.fromkeys(row["data"] for row in rows))
     longest = {data: max(row["steps"] for row in rows if row["data"] == data) for data in sets}
     rows = [row for row in rows if row["steps"] == longest[row["data"]]]
+    of_seed = Counter((row["data"], row["seed"]) for row in rows)
+    whole_seed = {data: max(count for (name, _), count in of_seed.items() if name == data) for data in sets}
+    rows = [row for row in rows if of_seed[row["data"], row["seed"]] == whole_seed[row["data"]]]  # no seed half done
 
     def cell(data: str, name: str, share: float) -> str:
         found = [r["accuracy"] for r in rows if (r["data"], r["selector"], r["share"]) == (data, name, share)]
