@@ -42,8 +42,10 @@ SEED ?= 0
 fuzz: setup
 	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $(SEED) --json results/fuzz.json
 
+# Peers are timed too where their checkouts are: make bench CORDS=path ANOMALIB=path
 bench: setup
-	$(BIN)/python benchmarks/selection.py
+	$(BIN)/python benchmarks/selection.py $(if $(CORDS),--cords $(CORDS))
+	$(BIN)/python benchmarks/selection_library.py --quick $(if $(ANOMALIB),--anomalib $(ANOMALIB))
 	$(BIN)/python benchmarks/step.py
 
 docs: setup

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+import evidence_library as library
 import evidence_other as other
 import evidence_plus as plus
 from evidence_runs import AT_TASK_ENDS, DATA, LEVEL, NAMES, Cell, Group, cells, difference, markdown, marked, read
@@ -240,6 +241,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "steps": ("docs/performance.md", other.steps),
     "step-of-each": ("docs/performance.md", other.step_of_each),
     "solvers": ("docs/performance.md", other.solvers),
+    "library-speed": ("docs/performance.md", library.speed),
+    "pruning": ("docs/library.md", library.pruning),
     "selectors": ("docs/selection.md", other.selectors),
     "statistics": ("docs/appendix.md", other.statistics),
     "causes": ("docs/appendix.md", other.causes),

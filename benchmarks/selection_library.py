@@ -3,6 +3,7 @@
     python benchmarks/selection_library.py                        all of it on two cores (about half an hour)
     python benchmarks/selection_library.py --only k-centre --anomalib PATH    with anomalib's file from a checkout
     python benchmarks/selection_library.py --device cuda          the same on a GPU
+    python benchmarks/selection_library.py --quick                smaller problems in two minutes; writes nothing
 
 Writes ``results/selection-library.json`` (``-cuda``) and a plot of the growth. A part that is run alone replaces its
 own lines there. Seconds come with the processor time of the process and the load of the machine when they were taken.
@@ -36,6 +37,7 @@ import gcr
 
 PARTS = ("k-centre", "no-labels", "million", "growth")
 N, D, BUDGET = 100_000, 384, 10_000
+QUICK = 10  # by which --quick divides the sizes
 
 
 def timed(work: Callable[[], Any], device: str) -> tuple[dict[str, float], Any]:
@@ -49,30 +51,31 @@ def timed(work: Callable[[], Any], device: str) -> tuple[dict[str, float], Any]:
     return took, answer
 
 
-def patch_features(device: str) -> Tensor:
+def patch_features(n: int, device: str) -> Tensor:
     """Rows around 200 centres, after a ReLU, as patches of a network's features are."""
     g = torch.Generator().manual_seed(0)
-    kinds = torch.randint(200, (N,), generator=g)
-    return (torch.randn(200, D, generator=g)[kinds] + torch.randn(N, D, generator=g)).relu().to(device)
+    kinds = torch.randint(200, (n,), generator=g)
+    return (torch.randn(200, D, generator=g)[kinds] + torch.randn(n, D, generator=g)).relu().to(device)
 
 
-def k_centre(device: str, anomalib: Path | None, peer_centres: int) -> list[dict[str, Any]]:
-    features, rows = patch_features(device), list[dict[str, Any]]()
+def k_centre(device: str, anomalib: Path | None, peer_centres: int, part: int = 1) -> list[dict[str, Any]]:
+    n, budget = N // part, BUDGET // part
+    features, rows = patch_features(n, device), list[dict[str, Any]]()
     peer = load_anomalib(anomalib, features, peer_centres) if anomalib is not None else None
     projection = peer.model.sparse_random_matrix.T.contiguous() if peer is not None else None
     gcr.k_centre(features, 5, projection=projection)  # warms up
     took, theirs = timed(peer.select_coreset_idxs if peer is not None else list, device)
     first = theirs[0] if peer is not None else 0
-    ours, chosen = timed(partial(gcr.k_centre, features, BUDGET, start=first, projection=projection), device)
-    rows.append({"what": "gcr.k_centre", "centres": BUDGET, **ours, "note": chosen.note})
+    ours, chosen = timed(partial(gcr.k_centre, features, budget, start=first, projection=projection), device)
+    rows.append({"what": "gcr.k_centre", "centres": budget, **ours, "note": chosen.note})
     if peer is not None:
-        scaled = {name: took[name] * BUDGET / peer_centres for name in ("seconds", "processor_seconds")}
+        scaled = {name: took[name] * budget / peer_centres for name in ("seconds", "processor_seconds")}
         same = sum(a == b for a, b in zip(theirs, chosen.rows.tolist(), strict=False))
-        rows.append({"what": "anomalib KCenterGreedy", "centres": BUDGET, **scaled, "load": took["load"]})
+        rows.append({"what": "anomalib KCenterGreedy", "centres": budget, **scaled, "load": took["load"]})
         rows[-1] |= {"centres_timed": peer_centres, "seconds_of_these": took["seconds"], "same_rows": same}
         rows[-1]["times_ours"] = scaled["seconds"] / ours["seconds"]
     width = D if projection is None else projection.shape[1]
-    return [row | {"n": N, "d": D, "projected_to": width} for row in rows]
+    return [row | {"n": n, "d": D, "projected_to": width} for row in rows]
 
 
 def load_anomalib(path: Path, features: Tensor, centres: int) -> Any:
@@ -99,15 +102,16 @@ def load_anomalib(path: Path, features: Tensor, centres: int) -> Any:
     return peer
 
 
-def no_labels(device: str) -> list[dict[str, Any]]:
-    _, features, residuals = make_pool(20_000, 1, 512, 10, device)
-    took, chosen = timed(partial(gcr.select_coreset, gcr.LastLayerGradients(features, residuals), 2000), device)
-    return [{"what": "no labels: K = 2,000 of 20,000", **took, "note": chosen.note, "peak_gib": peak()}]
+def no_labels(device: str, part: int = 1) -> list[dict[str, Any]]:
+    n, k = 20_000 // part, 2000 // part
+    _, features, residuals = make_pool(n, 1, 512, 10, device)
+    took, chosen = timed(partial(gcr.select_coreset, gcr.LastLayerGradients(features, residuals), k), device)
+    return [{"what": f"no labels: K = {k:,} of {n:,}", **took, "note": chosen.note, "peak_gib": peak()}]
 
 
-def million(device: str, folder: Path) -> list[dict[str, Any]]:
+def million(device: str, folder: Path, part: int = 1) -> list[dict[str, Any]]:
     """Mapped files on the CPU; on a GPU the same numbers in its memory."""
-    n, classes = 1_000_000, 100
+    n, classes = 1_000_000 // part, 100
     labels = np.arange(n) % classes
     features, residuals = folder / "features.npy", folder / "residuals.npy"
     if not residuals.exists():
@@ -139,8 +143,9 @@ def million_here(device: str, folder: Path) -> list[dict[str, Any]]:
     gradients = gcr.LastLayerGradients(features, residuals)
     if device == "cuda":
         gradients = gcr.LastLayerGradients(torch.tensor(features).cuda(), torch.tensor(residuals).cuda())
-    took, chosen = timed(partial(gcr.select_coreset, gradients, 10_000, labels=labels), device)
-    return [{"what": "100 classes: K = 10,000 of 1,000,000", **took, "note": chosen.note, "peak_gib": peak()}]
+    n = len(features)
+    took, chosen = timed(partial(gcr.select_coreset, gradients, n // 100, labels=labels), device)
+    return [{"what": f"100 classes: K = {n // 100:,} of {n:,}", **took, "note": chosen.note, "peak_gib": peak()}]
 
 
 def peak() -> float:
@@ -183,12 +188,27 @@ def plot(rows: list[dict[str, Any]], path: Path, device: str) -> None:
     figure.savefig(path, dpi=90)
 
 
+def quick(device: str, anomalib: Path | None) -> None:
+    """Small problems now, and the full ones as they were measured, next to their peers."""
+    from evidence_library import speed
+
+    with tempfile.TemporaryDirectory() as folder:
+        rows = k_centre(device, anomalib, 100, QUICK) + no_labels(device, QUICK) + million(device, Path(folder), QUICK)
+    for row in rows:
+        ratio = f"{row['times_ours']:.1f} times ours, {row['same_rows']} rows alike" if "times_ours" in row else ""
+        size = f", {row['centres']:,} of {row['n']:,}" if "centres" in row else ""
+        times = f"{row['seconds']:8.2f} s {row['processor_seconds']:8.2f} processor s"
+        print(f"  {row['what'] + size:48} {times}  {ratio}")
+    print(f"\nFull problems, from results/:\n\n{speed()}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Selection as a library: time, memory, growth.")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--anomalib", type=Path, help="an anomalib checkout")
     parser.add_argument("--peer-centres", type=int, default=500, help="centres of anomalib that are timed")
     parser.add_argument("--only", choices=[*PARTS, "million-here"], help="one part")
+    parser.add_argument("--quick", action="store_true", help=f"sizes divided by {QUICK}, and what results/ has")
     parser.add_argument("--folder", type=Path, help="where the files of a million rows are, or are made (2.3 GiB)")
     options = parser.parse_args()
     device = options.device
@@ -196,6 +216,9 @@ def main() -> None:
         torch.set_num_threads(min(2, os.cpu_count() or 1))
     if options.only == "million-here":
         print(json.dumps(million_here(device, options.folder)))
+        return
+    if options.quick:
+        quick(device, options.anomalib)
         return
     out = Path("results") / ("selection-library.json" if device == "cpu" else "selection-library-cuda.json")
     written = json.loads(out.read_text()) if out.exists() else {}

@@ -22,6 +22,8 @@ from gcr.settings import BadInput
 BATCH_BYTES = 2**28  # of factors, or of Gram matrices, that are held at once
 BLOCKS_FROM = 2**13  # rows of a problem from which blocks of rounds are faster,
 BLOCKS_WORK = 2**35  # or numbers that ``omp_factors`` would multiply
+TOGETHER = 4  # problems from which a GPU solves them together, round by round,
+FEW = 256  # where none is to have more rows: those that leave cost O(rows^3)
 
 
 def match(
@@ -87,8 +89,7 @@ def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, r
         raise BadInput(
             "gradients are too long: their inner products overflow; scale them down, and ridge by the square"
         )
-    work = problems.left.shape[2] * problems.right.numel() * int(shares.max())
-    if problems.gram is None and (problems.left.shape[1] >= BLOCKS_FROM or work >= BLOCKS_WORK):
+    if problems.gram is None and _prefers_blocks(problems, shares):
         weights = _by_blocks(problems, shares, ridge, tolerance)
     else:
         solver = omp_factors if problems.gram is None else omp
@@ -106,6 +107,24 @@ def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, r
         brought = torch.where(problems.target_weights > 0, problems.target_weights, 1.0)
         weights = torch.where(free & (rank < missing.unsqueeze(1)), brought, weights)
     return weights, filled, zero
+
+
+def _prefers_blocks(problems: Problems, shares: Tensor) -> bool:
+    """Whether one large problem after another, by blocks of rounds, is faster than all at once, round by round."""
+    most = int(shares.max())
+    if len(shares) >= TOGETHER and most <= FEW and _room_for_large(shares.device):
+        return False
+    work = problems.left.shape[2] * problems.right.numel() * most
+    return problems.left.shape[1] >= BLOCKS_FROM or work >= BLOCKS_WORK
+
+
+def _room_for_large(device: torch.device) -> int:
+    """Bytes of factors of large groups that are solved together; none on a CPU, where blocks of rounds are faster.
+
+    A GPU computes all correlations of a round in about the time of its launches. Gathering and converting a batch takes
+    some copies of it.
+    """
+    return int(torch.cuda.mem_get_info(device)[0]) // 16 if device.type == "cuda" else 0
 
 
 def _by_blocks(problems: Problems, shares: Tensor, ridge: float, tolerance: float) -> Tensor:
@@ -187,11 +206,15 @@ def match_targets(
 def _batches(groups: list[tuple[Tensor, int]], gradients: LastLayerGradients) -> list[list[tuple[Tensor, int]]]:
     """Groups of like size together, as many as memory allows."""
     width = gradients.features.shape[1] + gradients.residuals.shape[1] + 1
+    large_bytes = _room_for_large(gradients.features.device)
     made: list[list[tuple[Tensor, int]]] = []
     longest = 0
     for group in sorted(groups, key=lambda group: -len(group[0])):
-        n = len(group[0])
-        if not made or 8 * (len(made[-1]) + 1) * longest * max(longest, width) > BATCH_BYTES:
+        n, count = len(group[0]), len(made[-1]) + 1 if made else 1
+        fits = 8 * count * longest * max(longest, width) <= BATCH_BYTES
+        if large_bytes and longest > 2 * width:  # no Gram matrices, and little padding
+            fits = 8 * count * longest * width <= large_bytes and 2 * n > longest
+        if not made or not fits:
             made.append([])
             longest = n
         made[-1].append(group)

@@ -74,6 +74,18 @@ def test_matching_that_drops_agrees_on_random_problems(seed):
     torch.testing.assert_close(ours.weights, theirs.weights.cpu(), rtol=1e-5, atol=1e-6)
 
 
+def test_large_classes_are_solved_together():
+    """On a GPU round by round, on a CPU one after another by blocks of rounds."""
+    g = torch.Generator().manual_seed(0)
+    features, residuals = torch.rand(50_000, 24, generator=g), torch.randn(50_000, 5, generator=g)
+    labels = torch.arange(50_000) % 5
+    ours = gcr.select_coreset(gcr.LastLayerGradients(features, residuals), 200, labels=labels)
+    there = gcr.LastLayerGradients(features.cuda(), residuals.cuda())
+    theirs = gcr.select_coreset(there, 200, labels=labels.cuda())
+    assert ours.rows.tolist() == theirs.rows.tolist()
+    torch.testing.assert_close(ours.weights, theirs.weights.cpu(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("n", [300, 6000])  # all rows at once, and in blocks
 def test_k_centre_on_a_gpu(n):
     features = torch.randn(n, 24, generator=torch.Generator().manual_seed(n))

@@ -21,11 +21,13 @@ def weights_of(chosen, n):
     return full
 
 
+@pytest.mark.parametrize("precision", ["highest", "high"], ids=["float32", "float64"])  # of the check
 @pytest.mark.parametrize("held", [True, False], ids=["lines held", "by factors"])
 @pytest.mark.parametrize("shift", [0.0, 0.3])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_target_is_matched_as_by_the_textbook(seed, shift, held, monkeypatch):
+def test_a_target_is_matched_as_by_the_textbook(seed, shift, held, precision, monkeypatch):
     """Few rounds and candidates, so that guesses fail; few columns, so that rows leave."""
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     monkeypatch.setattr(omp_blocks, "ROUNDS", 3 + seed)
     monkeypatch.setattr(omp_blocks, "CANDIDATES", 4 + seed)
     monkeypatch.setattr(omp_blocks, "FRESH", 2)
@@ -50,6 +52,37 @@ def test_large_pools_give_the_same_as_small_ones(monkeypatch):
             by_blocks = gcr.select_coreset(factors, 70, labels=divided)
         assert by_blocks.rows.tolist() == plain.rows.tolist()
         np.testing.assert_allclose(by_blocks.weights, plain.weights, rtol=1e-8)
+
+
+def test_rows_that_float32_cannot_tell_apart(monkeypatch):
+    """Five copies of each row, shifted by 1e-10, and lengths from 1e-6 to 1e6: float64 decides."""
+    monkeypatch.setattr(omp_blocks, "ROUNDS", 5)
+    monkeypatch.setattr(omp_blocks, "CANDIDATES", 6)
+    monkeypatch.setattr(omp_blocks, "BLOCK", 50)
+    rng = np.random.default_rng(5)
+    rows = np.tile(rng.normal(size=(40, 300)), (5, 1)) + 1e-10 * rng.normal(size=(200, 300))
+    for scale in (1.0, 10.0 ** rng.uniform(-6, 6, (200, 1)), 1e-60):
+        scaled, ridge = rows * scale, 0.1 * float(np.min(scale)) ** 2
+        target = scaled[:60].sum(0)
+        chosen = gcr.select_coreset(scaled, 25, target=target, ridge=ridge)
+        assert chosen.rows.tolist() == sorted(textbook(scaled, target, 25, ridge)[0])
+
+
+def test_large_groups_solved_together_as_on_a_gpu_give_the_same(monkeypatch):
+    """Groups of 150, 140, 130, 120 and 20 rows: the four large ones are one batch."""
+    rng = np.random.default_rng(1)
+    labels = np.repeat(np.arange(5), [150, 140, 130, 120, 20])
+    factors = gcr.LastLayerGradients(rng.random((560, 20)), rng.normal(size=(560, 4)))
+    monkeypatch.setattr(matching, "BLOCKS_FROM", 100)
+    monkeypatch.setattr(matching, "BATCH_BYTES", 0)
+    sizes, solve = [], matching._solve
+    monkeypatch.setattr(matching, "_solve", lambda *args: (sizes.append(len(args[1])), solve(*args))[1])
+    alone = gcr.select_coreset(factors, 90, labels=labels)
+    monkeypatch.setattr(matching, "_room_for_large", lambda _: 2**20)
+    together = gcr.select_coreset(factors, 90, labels=labels)
+    assert sizes == [1] * 5 + [4, 1]
+    assert together.rows.tolist() == alone.rows.tolist()
+    np.testing.assert_allclose(together.weights, alone.weights, rtol=1e-8)
 
 
 @pytest.mark.parametrize("ridge", [0.0, 1e-9])

@@ -1,0 +1,159 @@
+"""Accuracy of a network trained on a part of the data: 5, 10 and 30%, chosen by each selector and at random.
+
+    python benchmarks/pruning.py                              digits, 5 seeds: some minutes on two cores
+    python benchmarks/pruning.py --data cifar10 --device cuda    the same for CIFAR-10 (a cached data set)
+
+A network is trained on all data first; features and residuals of its last layer are what selectors see. Then a new
+network is trained on the chosen rows alone, with their weights, for as many steps whatever the share. Both are the
+small convnet, trained by SGD with momentum on shifted (CIFAR-10: and flipped) images. Writes ``results/pruning.json``,
+a row per run as runs end; what is in the file is not repeated. ``--show`` prints its table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import row_file
+import torch
+from torch import Tensor, nn
+
+import gcr
+from gcr import scenarios, select
+from gcr.augment.views import DRAWS
+from gcr.models import build
+from gcr.scenarios import Scenario
+
+SHARES = (0.05, 0.1, 0.3)
+SELECTORS: dict[str, Callable[[], select.Selector]] = {
+    "uniform": select.Uniform,
+    "class-balanced": select.ClassBalanced,
+    "grad-approx": select.GradApprox,
+    "grad-approx weights=unit": partial(select.GradApprox, weights="unit"),
+    "k-centre": select.KCentre,
+    "herding": select.Herding,
+    "density": select.Density,
+    "typicality": select.Typicality,
+    "gss": select.Gss,
+    "ocs": select.Ocs,
+    "bilevel": select.Bilevel,
+}
+SLOW = ("gss", "ocs", "bilevel")  # grow too fast with the pool for 50,000 rows
+
+
+@dataclass(frozen=True)
+class Recipe:
+    steps: int
+    batch: int
+    lr: float
+
+
+RECIPES = {
+    ("digits", "cpu"): Recipe(steps=400, batch=32, lr=0.05),
+    ("digits", "cuda"): Recipe(steps=400, batch=32, lr=0.05),
+    ("cifar10", "cpu"): Recipe(steps=500, batch=64, lr=0.05),  # short, so that two cores do it in an hour
+    ("cifar10", "cuda"): Recipe(steps=4000, batch=128, lr=0.05),
+}
+
+
+def trained(scenario: Scenario, rows: Tensor, weights: Tensor, recipe: Recipe, seed: int, device: str) -> nn.Module:
+    """A new network after ``recipe.steps`` steps on some rows, drawn without replacement epoch by epoch."""
+    net = build("convnet", scenario.image_shape, scenario.n_classes, seed).to(device).train()
+    optimizer = torch.optim.SGD(net.parameters(), recipe.lr, momentum=0.9, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, recipe.steps)
+    images, labels = scenario.train.pixels[rows].to(device), scenario.train.labels[rows].to(device)
+    weights = (weights / weights.mean()).float().to(device)
+    g = torch.Generator().manual_seed(seed)
+    order = torch.zeros(0, dtype=torch.int64)
+    for _ in range(recipe.steps):
+        if len(order) < min(recipe.batch, len(rows)):
+            order = torch.randperm(len(rows), generator=g)
+        now, order = order[: recipe.batch].to(device), order[recipe.batch :]
+        views = scenario.views.make("weak", images[now], torch.rand(len(now), DRAWS["weak"], generator=g).to(device))
+        losses = nn.functional.cross_entropy(net(views), labels[now], reduction="none")
+        optimizer.zero_grad()
+        (losses * weights[now]).mean().backward()
+        optimizer.step()
+        schedule.step()
+    return net.eval()
+
+
+def accuracy(net: nn.Module, scenario: Scenario, device: str) -> float:
+    with torch.no_grad():
+        right = [
+            (net(scenario.views.plain(images.to(device))).argmax(1).cpu() == labels).sum()
+            for images, labels in zip(scenario.test.pixels.split(1000), scenario.test.labels.split(1000), strict=True)
+        ]
+    return 100 * float(sum(right)) / len(scenario.test.labels)
+
+
+def pool_of(net: nn.Module, scenario: Scenario, device: str) -> select.Pool:
+    images, labels = scenario.train.pixels.split(1000), scenario.train.labels.split(1000)
+    pool = gcr.collect(net, ((scenario.views.plain(x.to(device)), y) for x, y in zip(images, labels, strict=True)))
+    return replace(pool, kept=torch.zeros_like(pool.labels, dtype=torch.bool), tasks=torch.zeros_like(pool.labels))
+
+
+def runs_of_seed(data: str, seed: int, names: list[str], known: set[Any], device: str) -> Any:
+    """A row per selector and share that is not known, and one for all data."""
+    scenario, recipe = scenarios.load(f"seq-{data}"), RECIPES[data, device]
+    if all((data, name, share, seed, recipe.steps) in known for name in names for share in SHARES):
+        return
+    everything = torch.arange(len(scenario.train.labels))
+    first = trained(scenario, everything, torch.ones(len(everything)), recipe, 1000 + seed, device)
+    row = {"data": data, "seed": seed, "steps": recipe.steps, "torch": torch.__version__, "device": device}
+    if (data, "all data", 1.0, seed, recipe.steps) not in known:
+        yield row | {"selector": "all data", "share": 1.0, "accuracy": accuracy(first, scenario, device)}
+    pool = pool_of(first, scenario, device)
+    draws = torch.rand(len(pool), generator=torch.Generator().manual_seed(seed)).to(device)
+    for name in names:
+        for share in SHARES:
+            if (data, name, share, seed, recipe.steps) in known:
+                continue
+            started = time.perf_counter()
+            chosen = SELECTORS[name]()(pool, round(share * len(pool)), draws)
+            rows, took = chosen.rows.cpu(), time.perf_counter() - started
+            net = trained(scenario, rows, chosen.weights.cpu(), recipe, seed, device)
+            found = {"selector": name, "share": share, "rows": len(rows), "selection_seconds": took}
+            yield row | found | {"accuracy": accuracy(net, scenario, device)}
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    for data in dict.fromkeys(row["data"] for row in rows):
+        for name in dict.fromkeys(row["selector"] for row in rows if row["data"] == data):
+            mine = [row for row in rows if (row["data"], row["selector"]) == (data, name)]
+            by_share = {share: [r["accuracy"] for r in mine if r["share"] == share] for share in (*SHARES, 1.0)}
+            cells = [f"{mean(v):6.2f} ± {stdev(v) if len(v) > 1 else 0:4.2f}" for v in by_share.values() if v]
+            print(f"{data:8} {name:26} " + "  ".join(cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Accuracy on chosen parts of the training data.")
+    parser.add_argument("--data", choices=["digits", "cifar10"], default="digits")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--selectors", help="names with commas; default: all that the pool is not too large for")
+    parser.add_argument("--out", type=Path, default=Path("results/pruning.json"))
+    parser.add_argument("--show", action="store_true", help="print the table of the file and stop")
+    options = parser.parse_args()
+    rows = row_file.read(options.out)
+    if not options.show:
+        usual = [name for name in SELECTORS if options.data == "digits" or name not in SLOW]
+        names = options.selectors.split(",") if options.selectors else usual
+        known = {tuple(row[k] for k in ("data", "selector", "share", "seed", "steps")) for row in rows}
+        for seed in range(options.seeds):
+            for row in runs_of_seed(options.data, seed, names, known, options.device):
+                print(json.dumps(row), flush=True)
+                rows.append(row)
+                options.out.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+    show(rows)
+
+
+if __name__ == "__main__":
+    main()
