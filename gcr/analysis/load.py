@@ -332,8 +332,10 @@ def _is_row(row: list[Any]) -> bool:
     """Of numbers; quick, since a study has many."""
     if not {int, float}.issuperset(map(type, row)):
         return False
+    if not (min(row) >= 0 and max(row) <= MOST):
+        return False
     total = sum(row)  # NaN, which no comparison finds, is not equal to itself
-    return bool(min(row) >= 0 and max(row) <= MOST and total == total)
+    return bool(total == total)
 
 
 def _is_number(value: Any) -> bool:

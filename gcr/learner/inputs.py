@@ -23,7 +23,9 @@ from torch import Tensor, nn
 
 from gcr.learner.labels import from_json
 from gcr.memory.examples import refuse_not_finite
-from gcr.settings import BadInput
+from gcr.settings import BadInput, Misfit
+
+KINDS = ("tensor", "tuple", "dict")  # of what a network takes
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    kind: str  # tensor, tuple or dict
+    kind: str  # one of KINDS
     parts: tuple[Part, ...]
     names: tuple[Hashable, ...] = field(default=(), compare=False)  # of the numbers of a vector, where they have some
 
@@ -61,6 +63,8 @@ class Layout:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
+        if value["kind"] not in KINDS:
+            raise Misfit(f"layout.kind must be one of {', '.join(KINDS)}, got {value['kind']!r:.40}")
         parts = tuple(Part(p["name"], p["dtype"], tuple(p["shape"])) for p in value["parts"])
         return cls(value["kind"], parts, tuple(map(from_json, value.get("names", ()))))
 

@@ -22,6 +22,7 @@ from gcr.training.settings import Training
 from gcr.training.state import MEMORY, OPTIMIZER, PLACE, RunState
 
 KEPT = 2
+LARGEST = 1e15  # of weights and seconds
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def _check(file: Path, tensors: dict[str, Tensor], state: RunState) -> None:
         there = tensors.get(name)
         if there is None or there.shape != tensor.shape or there.dtype != tensor.dtype:
             raise Damaged(file, f"{name} is missing or of another shape")
-        if name.startswith("net.") and there.is_floating_point() and not bool(there.isfinite().all()):
-            raise Damaged(file, f"{name} has NaN or inf")
+        if name.startswith("net.") and there.is_floating_point() and not bool((there.abs() < LARGEST).all()):
+            raise Damaged(file, f"{name} has NaN, inf or numbers above {LARGEST:g}")
     if state.memory is not None:
         held = {name.removeprefix(MEMORY): tensor for name, tensor in tensors.items() if name.startswith(MEMORY)}
         try:
@@ -129,7 +130,7 @@ def _is_percent(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < 1e15
+    return type(value) in (int, float) and 0 <= value < LARGEST
 
 
 def _restore_optimizer(file: Path, tensors: Mapping[str, Tensor], state: RunState) -> None:

@@ -195,6 +195,7 @@ RESULT = {"class_il": WHOLE, "task_il": WHOLE, "seconds": 2.0, "steps": 9, "devi
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1.0, 2.0]]}}), "must have the same shape"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [["a"]]}}), "matrix must be numbers from 0 to 100"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1e308]]}}), "matrix must be numbers from 0 to 100"),
+        (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1.0, 10**400]]}}), "numbers from 0 to 100"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[10**400]]}}), "matrix must be numbers from 0 to 100"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"accuracy": 10**400}}), "accuracy must be"),
         (json.dumps(RESULT | {"steps": "9"}), "result.steps must be of kind int"),

@@ -26,7 +26,9 @@ def main() -> int:
     command = [sys.executable, "-m", "pytest", "-vv", "-m", "not gpu and not slow", "-n", given.workers]
     last = ""
     try:
-        with subprocess.Popen([*command, "--dist", "worksteal", *more], cwd=ROOT, stdout=subprocess.PIPE, text=True) as tests:
+        with subprocess.Popen(
+            [*command, "--dist", "worksteal", *more], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        ) as tests:
             assert tests.stdout is not None
             for line in tests.stdout:
                 if not re.search("PASSED|SKIPPED|^tests/|^gcr/", line):  # what failed is named at once

@@ -271,6 +271,7 @@ def test_a_whole_state_with_values_of_another_kind_is_refused(where, value, tmp_
     [
         (lambda about, tensors: about["place"].update(batch=-1), "place.batch must be a whole number >= 0, got -1"),
         (lambda about, tensors: about["place"].update(offered=3), "place.offered must be true or false"),
+        (lambda about, tensors: about["layout"].update(kind="x"), "layout.kind must be one of tensor, tuple, dict"),
         (lambda about, tensors: about["optimizer"]["groups"][0].update(lr="x"), "TypeError: "),
         (lambda about, tensors: about["optimizer"]["groups"][0].pop("eps"), "optimizer lacks eps"),
         (lambda about, tensors: about["optimizer"]["groups"][0].update(foreach=3), "optimizer.foreach must be true or"),

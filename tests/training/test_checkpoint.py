@@ -162,7 +162,7 @@ def rewritten(file, change):
     ("change", "words"),
     [
         (lambda about, tensors: tensors.pop("step"), "step is missing or of another shape"),
-        (lambda about, tensors: tensors["net.head.bias"].fill_(float("nan")), "net.head.bias has NaN or inf"),
+        (lambda about, tensors: tensors["net.head.bias"].fill_(float("nan")), "net.head.bias has NaN, inf or"),
         (
             lambda about, tensors: tensors.update({"memory.label": torch.zeros(3)}),
             "memory.label is missing or of another",
