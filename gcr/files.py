@@ -205,15 +205,16 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise Damaged(path, f"must be a file of at most {MAX_JSON_BYTES} bytes")
-    return parse_json(read_file(path), path)
+    return parse_json(read_file(path, MAX_JSON_BYTES), path)
 
 
-def read_file(path: Path) -> bytes:
-    """All bytes of a regular file: a pipe would keep the reader waiting, a device has no end."""
-    if not stat.S_ISREG(path.stat().st_mode):
+def read_file(path: Path, most: int | None = None) -> bytes:
+    """All bytes of a regular file, ``most`` of them: a pipe would keep the reader waiting, a device has no end."""
+    about = os.stat(path)
+    if not stat.S_ISREG(about.st_mode):
         raise Damaged(path, "not a regular file")
+    if most is not None and about.st_size > most:
+        raise Damaged(path, f"must be a file of at most {most} bytes")
     return path.read_bytes()
 
 
