@@ -221,9 +221,9 @@ class _Synchronised(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, module: Any, sizes: tuple[int, ...], shares: Shares
     ) -> Tensor:
         values = [total * x.shape[2] * x.shape[3] for total in shares.totals]  # of a channel
-        moments = [torch.stack(torch.var_mean(part.float(), (0, 2, 3), correction=0)) for part in x.split(sizes)]
+        moments = [torch.stack(torch.var_mean(_fine(part), (0, 2, 3), correction=0)) for part in x.split(sizes)]
         var, mean = shares.gathered(torch.stack(moments)).unbind(2)  # [processes, minibatches, c] each
-        share = _row_shares(shares.totals, shares.processes, x.device)
+        share = _row_shares(shares.totals, shares.processes, mean.dtype, x.device)
         whole_mean = (share * mean).sum(0)
         whole_var = (share * (var + (mean - whole_mean).square())).sum(0)
         out = torch.empty_like(x)
@@ -239,20 +239,25 @@ class _Synchronised(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, rstd = ctx.saved_tensors
         parts = list(zip(x.split(ctx.sizes), gradients[0].split(ctx.sizes), mean, rstd, strict=True))
-        normed = [(part.float() - _wide(m)) * _wide(r) for part, _, m, r in parts]
+        normed = [(_fine(part) - _wide(m)) * _wide(r) for part, _, m, r in parts]
         own = torch.stack(
             [
-                torch.stack([dy.float().sum((0, 2, 3)), (dy.float() * z).sum((0, 2, 3))])
+                torch.stack([_fine(dy).sum((0, 2, 3)), (_fine(dy) * z).sum((0, 2, 3))])
                 for (_, dy, _, _), z in zip(parts, normed, strict=True)
             ]
         )
         total = ctx.shares.reduced(own.clone())
         dx = [
-            _wide(weight * r) * (dy.float() - _wide(sums[0] / n) - z * _wide(sums[1] / n))
+            _wide(weight * r) * (_fine(dy) - _wide(sums[0] / n) - z * _wide(sums[1] / n))
             for (_, dy, _, r), z, sums, n in zip(parts, normed, total, ctx.values, strict=True)
         ]
         db, dw = own.sum(0)  # over processes they are summed with all gradients
         return torch.cat(dx).to(x.dtype), dw.to(weight.dtype), db.to(weight.dtype), None, None, None
+
+
+def _fine(x: Tensor) -> Tensor:
+    """At least float32."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -261,7 +266,7 @@ def _wide(values: Tensor) -> Tensor:
 
 
 @cache  # copied to the device once: a captured step must not wait for the host
-def _row_shares(totals: tuple[int, ...], processes: int, device: torch.device) -> Tensor:
+def _row_shares(totals: tuple[int, ...], processes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Of each minibatch's rows, how large a part a process has: [processes, minibatches, 1]"""
     rows = [[len(range(rank, total, processes)) / total for total in totals] for rank in range(processes)]
-    return torch.tensor(rows, device=device).unsqueeze(2)
+    return torch.tensor(rows, dtype=dtype, device=device).unsqueeze(2)
