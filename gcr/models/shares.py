@@ -199,18 +199,20 @@ def norm(x: Tensor, module: nn.BatchNorm2d, sizes: tuple[int, ...], shares: Shar
 
 def _ghost_norm(x: Tensor, module: nn.BatchNorm2d, n_parts: int) -> Tensor:
     """Rows p, p + n_parts, … are normalised by themselves. Running statistics take the mean over parts."""
-    assert module.running_mean is not None
-    assert module.running_var is not None
-    assert module.momentum is not None
     out = torch.empty_like(x)
-    mean, var = module.running_mean.new_zeros((2, n_parts, x.shape[1]))
+    mean, var = module.weight.new_zeros((2, n_parts, x.shape[1]))
     for p in range(n_parts):
         out[p::n_parts] = F.batch_norm(
             x[p::n_parts], mean[p], var[p], module.weight, module.bias, True, 1.0, module.eps
         )
-    module.running_mean.lerp_(mean.mean(0), module.momentum)
-    module.running_var.lerp_(var.mean(0), module.momentum)
+    _move_running(module, mean.mean(0), var.mean(0))
     return out
+
+
+def _move_running(module: Any, mean: Tensor, var: Tensor) -> None:
+    """As torch does, without a trace in the graphs of earlier minibatches."""
+    module.running_mean.data.lerp_(mean, module.momentum)
+    module.running_var.data.lerp_(var, module.momentum)
 
 
 class _Synchronised(torch.autograd.Function):
@@ -229,8 +231,7 @@ class _Synchronised(torch.autograd.Function):
         out = torch.empty_like(x)
         for part, to, m, v, n in zip(x.split(sizes), out.split(sizes), whole_mean, whole_var, values, strict=True):
             to.copy_(F.batch_norm(part, m, v, weight, bias, False, 0.0, module.eps))
-            module.running_mean.lerp_(m, module.momentum)
-            module.running_var.lerp_(v * (n / (n - 1)), module.momentum)
+            _move_running(module, m, v * (n / (n - 1)))
         ctx.save_for_backward(x, weight, whole_mean, (whole_var + module.eps).rsqrt())
         ctx.sizes, ctx.values, ctx.shares = sizes, values, shares
         return out
