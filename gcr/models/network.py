@@ -68,9 +68,7 @@ class Network(nn.Module):
             return tuple(map(Output, both.features.split(sizes), both.logits.split(sizes)))
         return tuple(self._pass(images) for images in batches)
 
-    def gradients(
-        self, value: Tensor, parameters: Sequence[Tensor], retain_graph: bool = False
-    ) -> list[Tensor | None]:
+    def gradients(self, value: Tensor, parameters: Sequence[Tensor], retain_graph: bool = False) -> list[Tensor | None]:
         """Of ``value``, computed from outputs of this network, by parameters; None for those it does not depend on."""
         found = torch.autograd.grad(value, parameters, retain_graph=retain_graph, allow_unused=True)
         return list(found) if self.shares is None else self.shares.sum(found)

@@ -10,6 +10,7 @@ BatchNorm has the statistics of the whole minibatch (``ghosts`` 1), or of each o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -146,9 +147,9 @@ class Shares:
 
 
 def lost(error: Exception) -> str:
-    why = " ".join(str(error).split())[:120]
+    why = " ".join(re.sub(r"\[[^\]]*:\d+\]", "", str(error)).split())[:120]  # without places in its source
     return (
-        f"another process of this run ended or does not answer ({why}); the run stops: the same command, with any "
+        f"another process of this run ended or does not answer ({why}); the run stops here: the same command, with any "
         "number of processes, continues it from its last checkpoint"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -87,13 +87,13 @@ def reselect(
 def agreed(selector: Selector, net: Network) -> Selector:
     """The selector, or where several processes train the network, one whose choice is the first process's in all: on
     a GPU they might differ by rounding."""
-    return selector if net.shares is None else Agreed(selector, net.shares)
+    return selector if net.shares is None else cast(Selector, Agreed(selector, net.shares))
 
 
 class Agreed:
     def __init__(self, selector: Selector, shares: Shares) -> None:
         self.selector, self.shares = selector, shares
-        self.name, self.summary, self.needs = selector.name, selector.summary, selector.needs  # type: ignore[misc]
+        self.name, self.summary, self.needs = selector.name, selector.summary, selector.needs
 
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
         coreset = self.selector(pool, budget, draws)

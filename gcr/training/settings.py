@@ -20,7 +20,7 @@ class Training(Settings):
     )
     ghost_batches: int = setting(
         1,
-        "parts of a minibatch with BatchNorm statistics of their own; 1: those of all of it, in any number of processes",
+        "parts of a minibatch with BatchNorm statistics of their own; 1: the whole, in any number of processes",
         low=1,
         advanced=True,
     )
