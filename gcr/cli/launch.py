@@ -48,7 +48,8 @@ def train_and_show(
 
 def is_shared() -> bool:
     """Whether torchrun began several processes, of which this is one."""
-    return {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys() and os.environ.get("WORLD_SIZE", "1") != "1"
+    names = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # importing torch to ask would take seconds
+    return all(name in os.environ for name in names) and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def _follow(job: Job, how: Execution) -> int:
