@@ -82,7 +82,7 @@ class Checkpoints:
 
 
 def copy_from_first(state: RunState, shares: Shares) -> None:
-    """In each of several processes, take over the state of the first."""
+    """In several processes, take over the state of the first. Before the first step memory is empty in all."""
     place = {name: getattr(state, name) for name in PLACE}
     remembered = dict(optimizer_tensors(state.optimizer))
     first = shares.from_first((place, {name: (t.shape, t.dtype, t.device.type) for name, t in remembered.items()}))
@@ -96,7 +96,8 @@ def copy_from_first(state: RunState, shares: Shares) -> None:
         restore_optimizer(state.optimizer, remembered)
         for name, value in first[0].items():
             setattr(state, name, value)
-    shares.same_everywhere(*(tensor for name, tensor in state.tensors() if not name.startswith(OPTIMIZER)))
+    done = (OPTIMIZER,) if state.steps else (OPTIMIZER, MEMORY)
+    shares.same_everywhere(*(tensor for name, tensor in state.tensors() if not name.startswith(done)))
 
 
 def _check(file: Path, tensors: dict[str, Tensor], state: RunState) -> None:

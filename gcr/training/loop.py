@@ -120,6 +120,11 @@ class Run:
             raise BadInput(f"every must be <= {arriving}, the examples of the whole run, got {self.policy.every}")
         self.state = RunState.of_scenario(self.scenario, net, optimizer, method, self.policy, self.device, head)
         self.shares = Shares(how.rank, how.processes, training.ghost_batches)
+        if training.ghost_batches > max(1, training.batch // 2):
+            raise BadInput(
+                f"ghost_batches must be <= {training.batch // 2}, two examples of a batch of {training.batch} each, got "
+                f"{training.ghost_batches}"
+            )
         if how.processes > 1 or training.ghost_batches > 1:
             if self.mode == "compiled":
                 raise BadInput("mode compiled is for one process and ghost_batches=1; use --mode auto")

@@ -9,9 +9,11 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import made_data as made
+import numpy as np
 import pytest
 import torch
-from conftest import HANG_SECONDS, wait_until
+from conftest import HANG_SECONDS, ROOT, wait_until
 from torch import distributed, multiprocessing
 
 from gcr.cli.main import run_cli
@@ -166,3 +168,30 @@ def test_a_run_of_two_processes_that_was_stopped_continues_in_three(tmp_path):
     finished = torchrun(2, "-m", "gcr", *COMMAND, "--out", str(here))  # nothing is left to do
     assert "1 of 1 runs were there already" in finished.communicate(timeout=HANG_SECONDS)[0]
     assert finished.returncode == 0
+
+
+@pytest.mark.slow
+def test_imagenet_in_two_processes(cache, tmp_path):
+    """1,000 classes of made JPEGs: import at 224 pixels, 10 tasks, streamed images, 10,000 remembered, two epochs."""
+    generator = np.random.default_rng(0)
+    files = {}
+    for label in range(1000):
+        colour = generator.integers(0, 256, (3, 1, 1))
+        for number, part in enumerate(("train", "train", "val")):
+            pixels = (0.8 * colour + generator.integers(0, 50, (3, 48 + number, 60))).astype(np.uint8)
+            files[f"{part}/n{label:08d}/{number}.JPEG"] = made.png(pixels, "JPEG")
+    made.write_folder(tmp_path / "pictures", files)
+    gcr = str(ROOT / "tests/runs/few_pictures.py")
+    subprocess.run([sys.executable, gcr, "data", "import", "imagenet1k", tmp_path / "pictures"], check=True)
+    words = ["run", "seq-imagenet1k", "--method", "gcr", "--epochs", "2", "--model", "mlp", "--set", "tasks=10"]
+    words += ["--set", "lr=0.003", "--set", "batch=50", "--device", "cpu", "--out", str(tmp_path / "runs")]
+    launcher = torchrun(2, gcr, *words)
+    printed = launcher.communicate(timeout=HANG_SECONDS)[0]
+    assert launcher.returncode == 0, printed
+    (run,) = (tmp_path / "runs").glob("*/seed-0")
+    result = RunFolder(run).result()
+    assert result["processes"] == 2
+    assert [about["kept"] for about in result["selections"]] == [200 * task for task in range(1, 11)]
+    assert len(RunFolder(run).metrics()) == 20
+    assert np.isfinite([line["loss"] for line in RunFolder(run).metrics()]).all()
+    assert RunFolder(run).memory()["image"].shape == (2000, 3, 224, 224)

@@ -153,6 +153,8 @@ def test_ghost_batches_have_statistics_of_their_own():
 def test_shares_that_do_not_fit_are_refused():
     with pytest.raises(BadInput, match="ghost_batches must be 1 or a multiple of the 2 processes, got 3"):
         Shares(0, 2, 3)
+    with pytest.raises(BadInput, match="ghost_batches must be <= 8, two examples of a batch of 16 each, got 9"):
+        train("er", ghost_batches=9)
     net = models.attach(
         torch.nn.Sequential(
             torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(16, 3)
