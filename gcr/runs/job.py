@@ -46,7 +46,7 @@ class Execution:
     fresh: bool = False  # begin again rather than continue from a checkpoint
     engine: str = "local"  # or "ray"
     address: str | None = None  # of a Ray cluster, as HOST:PORT; None: one of our own on this machine
-    gpus: float = 1.0  # share of a GPU that Ray gives to each pack
+    gpus: float = 1.0  # that Ray gives to each run, or the share of one that it gives to each pack
     track: str = ""  # trackers next to the run folder: tensorboard, mlflow, wandb; several with commas
     model: bool = True  # whether a finished run keeps its network, as model.safetensors
     world: int = 1  # processes that train one run together

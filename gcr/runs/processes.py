@@ -7,11 +7,19 @@ are the same everywhere, a copy costs bytes and no messages.
 
 from __future__ import annotations
 
+import base64
 import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -24,6 +32,7 @@ from gcr.runs.signals import Stop
 from gcr.settings import BadInput
 
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
+PARENT_SECONDS = 1.0  # between looks whether the process that began this one is still there
 PEER_SECONDS = 600.0  # to wait for another process: it may be reading data, or saving
 
 
@@ -71,8 +80,11 @@ def check_shared(jobs: list[Job], how: Execution, place: Place) -> None:
 
 
 @contextmanager
-def joined(job: Job, how: Execution, place: Place, seconds: float = PEER_SECONDS) -> Iterator[Execution]:
-    """Inside, this process is one of those that train the job; what it is to do there. All must agree about the run."""
+def joined(job: Job, how: Execution, place: Place, meet: str = "env://") -> Iterator[Execution]:
+    """Inside, this process is one of those that train the job; what it is to do there. All must agree about the run.
+
+    ``meet``: where processes find each other, as torch writes it.
+    """
     device = pick_device(how.device)
     if device.type == "cuda":
         if place.on_machine >= (there := torch.cuda.device_count()):
@@ -81,8 +93,9 @@ def joined(job: Job, how: Execution, place: Place, seconds: float = PEER_SECONDS
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     how = replace(how, device=str(device), rank=place.rank, world=place.world)
+    wait = timedelta(seconds=PEER_SECONDS)
     try:
-        dist.init_process_group(backend, rank=place.rank, world_size=place.world, timeout=timedelta(seconds=seconds))
+        dist.init_process_group(backend, meet, rank=place.rank, world_size=place.world, timeout=wait)
     except (RuntimeError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
         raise BadInput(f"process {place.rank} cannot join the others ({why}); begin all by one torchrun") from None
@@ -134,3 +147,59 @@ def run_shared(job: Job, listen: Listener, how: Execution) -> Stop:
     if stopped and not stop():
         stop.set(15)  # a signal that another process received
     return stop
+
+
+def run_together(jobs: list[Job], listen: Listener, how: Execution, world: int) -> None:
+    """Train each job in turn, in ``world`` new processes on this machine."""
+    for number, job in enumerate(jobs):
+        try:
+            check_shared([job], how, Place(0, world, 0))
+        except BadInput as error:
+            listen(Event(number, error=str(error)))
+            continue
+        with TemporaryDirectory(prefix=".gcr.") as folder:
+            Path(folder, "job").write_bytes(pickle.dumps((job, how)))
+            command = [sys.executable, "-m", "gcr.runs.processes", folder, str(world)]
+            members = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE) for rank in range(world)]
+            errors, ended = dict[int, str](), False
+            for rank, member in enumerate(members):  # all events are the first's, but for errors
+                assert member.stdout is not None
+                for line in member.stdout:
+                    event: Event = pickle.loads(base64.b64decode(line))
+                    if rank == 0:
+                        listen(replace(event, job=number))
+                        ended |= event.ends_job
+                    elif event.error is not None:
+                        errors[rank] = event.error
+                member.wait()
+            if not ended:
+                why = "; ".join(f"process {rank}: {error}" for rank, error in errors.items())
+                code = members[0].returncode
+                listen(Event(number, error=why or f"the first of {world} processes ended with exit code {code}"))
+
+
+def _main(folder: str, world: str, rank: str) -> None:
+    """One of the processes of ``run_together``: its events go to the standard output, a line each."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    events, sys.stdout = sys.stdout.buffer, sys.stderr
+    job, how = pickle.loads(Path(folder, "job").read_bytes())
+
+    def send(event: Event) -> None:
+        events.write(base64.b64encode(pickle.dumps(event)) + b"\n")
+        events.flush()
+
+    try:
+        with joined(job, how, Place(int(rank), int(world), int(rank)), f"file://{folder}/meet") as how:
+            run_shared(job, send, how)
+    except (BadInput, PeerLost) as error:
+        send(Event(0, error=str(error)))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

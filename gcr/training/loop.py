@@ -122,8 +122,8 @@ class Run:
         self.shares = Shares(how.rank, how.processes, training.ghost_batches)
         if training.ghost_batches > max(1, training.batch // 2):
             raise BadInput(
-                f"ghost_batches must be <= {training.batch // 2}, two examples of a batch of {training.batch} each, got "
-                f"{training.ghost_batches}"
+                f"ghost_batches must be <= {training.batch // 2}, two examples of a batch of {training.batch} each, "
+                f"got {training.ghost_batches}"
             )
         if how.processes > 1 or training.ghost_batches > 1:
             if self.mode == "compiled":

@@ -21,7 +21,7 @@ from gcr.experiments.experiment import compose
 from gcr.models.shares import PeerLost, Shares
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job
-from gcr.runs.processes import Place, check_shared, refuse_disagreement
+from gcr.runs.processes import Place, check_shared, refuse_disagreement, run_together
 from gcr.settings import BadInput
 
 COMMAND = ["run", "seq-digits", "--method", "er", "--epochs", "2", "--checkpoint-steps", "4", "--set", "lr=0.003"]
@@ -136,6 +136,19 @@ def test_torchrun_is_for_one_command(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "first")
     assert run_cli(["run", "seq-digits"]) == 2
     assert "must be whole numbers, as torchrun sets them" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_new_processes_train_a_job(tmp_path):
+    """As a node of a Ray cluster does with its GPUs."""
+    experiments = [compose("seq-digits", "er", overrides={"epochs": 1, "batch": batch}) for batch in (3, 32)]
+    jobs = [Job(experiment, RunFolder(tmp_path / str(n))) for n, experiment in enumerate(experiments)]
+    events = []
+    run_together(jobs, events.append, Execution(device="cpu"), 2)
+    assert [event.job for event in events if event.ends_job] == [0, 1]
+    assert "batch must be >= 4" in events[0].error
+    assert jobs[1].folder.result()["processes"] == 2
+    assert len([event for event in events if event.epoch]) == 5
 
 
 @pytest.mark.slow
