@@ -14,6 +14,8 @@ from gcr.methods import METHODS
 from gcr.models.shares import Shares
 from gcr.settings import BadInput
 from gcr.training import How, Run
+from gcr.training.checkpoint import copy_from_first
+from gcr.training.state import PLACE
 
 STEPS = 50
 # Small steps: where training amplifies rounding, runs in one process on two machines would differ as much.
@@ -60,6 +62,21 @@ def outputs_and_gradients(model, sizes, world=1, rank=0, ghosts=1):
     return [output.features.detach() for output in outputs], gradients, models.statistics(net)
 
 
+def take_over(world, rank):
+    """The state of the first process, which has trained a little by itself; the other has not."""
+    scenario = make_scenario()
+    net = models.build("mlp", scenario.image_shape, scenario.n_classes, rank)
+    experiment = compose("seq-digits", "er", overrides={"buffer": 20, "optimizer": "adamw"})
+    optimizer = experiment.make_optimizer(net)
+    run = Run(scenario, net, optimizer, experiment.method, experiment.memory, 0, experiment.training, How("cpu"))
+    if rank == 0:
+        advancing = run.advance()
+        for _ in range(5):
+            next(advancing)
+    copy_from_first(run.state, Shares(rank, world))
+    return dict(run.state.tensors()), {name: getattr(run.state, name) for name in PLACE}
+
+
 def _in_process(rank, world, folder, cases):
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
@@ -96,7 +113,7 @@ def in_two():
         (name, outputs_and_gradients, (model, sizes), {"ghosts": ghosts})
         for name, (model, sizes, ghosts) in PASSED.items()
     ]
-    return in_processes(2, cases)
+    return in_processes(2, [*cases, ("taken over", take_over, (), {})])
 
 
 def check_equal(one, two, tolerance=1e-5):
@@ -132,6 +149,15 @@ def test_gradients_and_statistics_of_two_processes_are_those_of_one(in_two, name
     for part, part_of_two in zip(one, in_two[0][name], strict=True):
         for tensor, of_two in zip(part, part_of_two, strict=True):
             torch.testing.assert_close(of_two, tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_a_process_takes_over_the_whole_state_of_the_first(in_two):
+    (tensors, place), (taken, other_place) = (each["taken over"] for each in in_two)
+    assert place["steps"] == 5
+    assert other_place == place
+    assert taken.keys() == tensors.keys()
+    assert any(name.startswith("optimizer.") for name in taken)
+    assert all(torch.equal(taken[name], tensor) for name, tensor in tensors.items())
 
 
 def test_ghost_batches_have_statistics_of_their_own():
