@@ -197,14 +197,26 @@ def test_imagenet_in_two_processes(cache, tmp_path):
     gcr = str(ROOT / "tests/runs/few_pictures.py")
     subprocess.run([sys.executable, gcr, "data", "import", "imagenet1k", tmp_path / "pictures"], check=True)
     words = ["run", "seq-imagenet1k", "--method", "gcr", "--epochs", "2", "--model", "mlp", "--set", "tasks=10"]
-    words += ["--set", "lr=0.003", "--set", "batch=50", "--device", "cpu", "--out", str(tmp_path / "runs")]
+    words += [
+        "--set",
+        "lr=0.003",
+        "--set",
+        "batch=100",
+        "--set",
+        "admit=all",
+        "--set",
+        "gamma=0",
+    ]  # strong views are slow
+    words += ["--device", "cpu", "--out", str(tmp_path / "runs")]
     launcher = torchrun(2, gcr, *words)
     printed = launcher.communicate(timeout=HANG_SECONDS)[0]
     assert launcher.returncode == 0, printed
     (run,) = (tmp_path / "runs").glob("*/seed-0")
     result = RunFolder(run).result()
+    kept = [about["kept"] for about in result["selections"]]
     assert result["processes"] == 2
-    assert [about["kept"] for about in result["selections"]] == [200 * task for task in range(1, 11)]
+    assert kept == sorted(set(kept))
+    assert len(kept) == 10
     assert len(RunFolder(run).metrics()) == 20
     assert np.isfinite([line["loss"] for line in RunFolder(run).metrics()]).all()
-    assert RunFolder(run).memory()["image"].shape == (2000, 3, 224, 224)
+    assert RunFolder(run).memory()["image"].shape == (kept[-1], 3, 224, 224)
