@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,51 @@ def train_and_show(
 
     Settings that were ``given`` are listed below the table, those that are ``varied`` in its rows.
     """
+    if not is_shared():
+        return _train_and_show(jobs, folder, how, title, given, varied)
+    from gcr.runs.processes import Place, begins, check_shared, joined
+
+    place = Place.of_environment()
+    assert place is not None
+    check_shared(jobs, how, place)
+    check_ready([job.experiment for job in jobs], how, set())
+    with joined(jobs[0], how, place) as how:
+        if place.rank == 0:
+            return _train_and_show(jobs, folder, how, title, given, varied)
+        return _follow(jobs[0], how) if begins(how) else 0
+
+
+def is_shared() -> bool:
+    """Whether torchrun began several processes, of which this is one."""
+    names = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # importing torch to ask would take seconds
+    return all(name in os.environ for name in names) and os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+def _follow(job: Job, how: Execution) -> int:
+    """Train along with the first process, which says all but errors."""
+    from gcr.runs.job import Event
+    from gcr.runs.processes import run_shared
+
+    errors: list[str] = []
+
+    def listen(event: Event) -> None:
+        if event.error is not None:
+            errors.append(event.error)
+            line = f"failed: process {how.rank}: {event.error}"
+            err.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+
+    stop = run_shared(job, listen, how)
+    return 128 + stop.number if stop() else 1 if errors else 0
+
+
+def _train_and_show(
+    jobs: list[Job],
+    folder: Path,
+    how: Execution,
+    title: str | None,
+    given: Mapping[str, object] | None,
+    varied: Sequence[str],
+) -> int:
     from gcr.analysis.load import group_runs
     from gcr.analysis.tables import sheets
     from gcr.cli.progress import RunProgress
@@ -52,6 +98,10 @@ def train_and_show(
     if err.is_terminal and (line := memory_line([job.experiment for job in waiting])):
         err.print(line, highlight=False)
     ending = Ending()
+    if how.world > 1:
+        from gcr.runs.processes import begins
+
+        begins(how, bool(waiting))
     if waiting:
         with RunProgress(waiting, err) as progress:
             ending = run_all(waiting, progress.listen, how)
@@ -114,5 +164,8 @@ def memory_line(experiments: Sequence[Experiment]) -> str:
 
 def this_command() -> str:
     program = ["python", "-m", "gcr"] if sys.argv[0].endswith("__main__.py") else [sys.argv[0]]
+    if is_shared():
+        program = ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])]
+        program += ["-m", "gcr"]
     kept = [word for word in words if word not in ("--fresh", "--resume")]
     return shlex.join([*program, *kept, *(["--resume"] if kept[:1] == ["run"] else [])])

@@ -81,11 +81,13 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    if launch.is_shared() and context.invoked_subcommand != "run":
+        raise BadInput(f"torchrun is for gcr run, got gcr {context.invoked_subcommand}; leave out torchrun")
 
 
 @app.command()
@@ -183,6 +185,8 @@ def run(
     `gcr run seq-digits --vary variant=paper,released --seeds 0-4`
 
     `gcr run seq-cifar10 --method gcr --seeds 0-14 --pack 8`
+
+    `torchrun --nproc-per-node 4 -m gcr run seq-imagenet1k --method gcr --set batch=128`
 
     `gcr run seq-cifar10 --method gcr,er --seeds 0-14 --engine ray --address 10.0.0.1:6379 --track mlflow`
     """

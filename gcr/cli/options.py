@@ -32,7 +32,9 @@ AddressOption = Annotated[
         "--address", help="HOST:PORT of a Ray cluster; with --engine ray and no address, Ray on this machine."
     ),
 ]
-GpusOption = Annotated[float, typer.Option("--gpus", help="Share of a GPU that Ray gives to each pack, as 0.5.")]
+GpusOption = Annotated[
+    float, typer.Option("--gpus", help="GPUs that Ray gives to a run, as 4, or a share for each pack, as 0.5.")
+]
 TrackOption = Annotated[
     str, typer.Option("--track", help="Report to tensorboard, mlflow or wandb; several as tensorboard,mlflow.")
 ]

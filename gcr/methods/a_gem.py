@@ -48,7 +48,7 @@ class AGem(Method):
             return gradients
         (old,) = replay
         remembered = weighted_mean(label_loss(net(old.images), old.labels), old.weights)
-        reference = torch.autograd.grad(remembered, parameters, allow_unused=True)
+        reference = net.gradients(remembered, parameters)
         return project_on(gradients, reference)
 
 

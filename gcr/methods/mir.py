@@ -46,7 +46,7 @@ class Mir(Method):
         value = new.cross_entropy(logits)
         if replay:
             (drawn,) = replay
-            gradients = torch.autograd.grad(value, list(_trained(net).values()), retain_graph=True, allow_unused=True)
+            gradients = net.gradients(value, list(_trained(net).values()), retain_graph=True)
             scores = self.interference(net, gradients, drawn).masked_fill(drawn.weights == 0, -torch.inf)
             rows = scores.argsort(descending=True, stable=True)[: len(scores) // self.search]
             old = label_loss(net(drawn.images[rows]), drawn.labels[rows])

@@ -6,13 +6,15 @@ linear layer whose output is the network's output.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gcr.models.norm import Trunk, keeps_minibatches_apart
+from gcr.models.norm import BatchNorm, Trunk, keeps_minibatches_apart
+from gcr.models.shares import Shares
 from gcr.settings import BadInput
 
 ONE_PASS_ON = ("cuda",)  # devices on which several minibatches go through in one pass; on a CPU it is no faster
@@ -28,6 +30,7 @@ class Network(nn.Module):
 
     trunk: nn.Module
     head: nn.Linear
+    shares: Shares | None = None  # where minibatches do not pass whole: in several processes, or ghost batches
 
     def __init__(self, trunk: Trunk, n_features: int, n_classes: int) -> None:
         super().__init__()
@@ -37,10 +40,14 @@ class Network(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """[b, c, h, w] -> [b, f]: the input of the head."""
+        if self.shares is not None:
+            return self.shares.spread(lambda own: [self._pass(own).features], [images])[0]
         features: Tensor = self.trunk(images)
         return features
 
     def forward(self, images: Tensor) -> Tensor:
+        if self.shares is not None:
+            return self.shares.spread(lambda own: [self._pass(own).logits], [images])[0]
         return self.each(images)[0].logits
 
     def each(self, *batches: Tensor) -> tuple[Output, ...]:
@@ -48,11 +55,36 @@ class Network(nn.Module):
 
         A GPU takes them in one pass where every normalisation layer keeps minibatches apart.
         """
-        if len(batches) > 1 and self.apart and batches[0].device.type in ONE_PASS_ON:
+        if self.shares is not None:
+            every = self.shares.spread(lambda *own: [torch.cat(o, 1) for o in self._each(*own)], batches)
+            return tuple(Output(*said.tensor_split([self.head.in_features], 1)) for said in every)
+        return self._each(*batches)
+
+    def _each(self, *batches: Tensor) -> tuple[Output, ...]:
+        at_once = batches[0].device.type in ONE_PASS_ON or self.shares is not None  # fewer messages
+        if len(batches) > 1 and self.apart and at_once:
             sizes = tuple(len(images) for images in batches)
             both = self._pass(torch.cat(batches), sizes)
             return tuple(map(Output, both.features.split(sizes), both.logits.split(sizes)))
         return tuple(self._pass(images) for images in batches)
+
+    def gradients(self, value: Tensor, parameters: Sequence[Tensor], retain_graph: bool = False) -> list[Tensor | None]:
+        """Of ``value``, computed from outputs of this network, by parameters; None for those it does not depend on."""
+        found = torch.autograd.grad(value, parameters, retain_graph=retain_graph, allow_unused=True)
+        return list(found) if self.shares is None else self.shares.sum(found)
+
+    def unshared(self) -> AbstractContextManager[None]:
+        """Inside, every process passes whole minibatches."""
+        return nullcontext() if self.shares is None else self.shares.everything()
+
+    def share(self, shares: Shares) -> None:
+        """From now on, pass minibatches as ``shares`` says."""
+        if not self.apart:
+            raise BadInput("net has normalisation layers other than gcr.models.norm.BatchNorm; train it in one process")
+        self.shares = shares
+        for layer in self.modules():
+            if isinstance(layer, BatchNorm):
+                layer.shares = shares
 
     def _pass(self, images: Tensor, sizes: tuple[int, ...] | None = None) -> Output:
         features: Tensor = self.trunk(images, sizes) if isinstance(self.trunk, Trunk) else self.trunk(images)

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gcr.models import fused_norm
+from gcr.models import fused_norm, shares
 
 Sizes = tuple[int, ...]
 
 
 class BatchNorm(nn.BatchNorm2d):
+    shares: shares.Shares | None = None  # where it does not normalise whole minibatches by itself
+
     def __init__(self, channels: int, relu: bool = True) -> None:
         super().__init__(channels)
         self.num_batches_tracked = None  # only a cumulative average would need it, and it costs a kernel per layer
@@ -33,12 +35,17 @@ class BatchNorm(nn.BatchNorm2d):
     def forward(self, x: Tensor, sizes: Sizes | None = None, add: Tensor | None = None) -> Tensor:
         """``relu(norm(x) + add)``. In training, each of the ``sizes`` examples in turn is normalised by itself."""
         sizes = sizes or (len(x),)
+        if self.training and self.shares is not None and self.shares.changes_norm:
+            return self._finished(shares.norm(x, self, sizes, self.shares), add)
         if self.training and fused_norm.serves(x):
             return fused_norm.norm(x, self, sizes, add)
         if self.training and len(sizes) > 1:
             out = torch.cat([super(BatchNorm, self).forward(part) for part in x.split(sizes)])
         else:
             out = super().forward(x)
+        return self._finished(out, add)
+
+    def _finished(self, out: Tensor, add: Tensor | None) -> Tensor:
         if add is not None:
             out = out + add
         return F.relu(out) if self.relu else out

@@ -35,6 +35,7 @@ FIXED = {
     "training.epochs",
     "training.batch",
     "training.repeats",
+    "training.ghost_batches",
 }
 
 

@@ -40,6 +40,10 @@ def run_all(jobs: list[Job], listen: Listener, how: Execution | None = None) -> 
             from gcr.runs.ray.engine import run_on_ray
 
             ending.signal = run_on_ray(jobs, count, how).number
+        elif how.world > 1:
+            from gcr.runs.processes import run_shared
+
+            ending.signal = run_shared(jobs[0], count, how).number
         else:
             ending.signal = run_here(jobs, count, how).number
     return ending

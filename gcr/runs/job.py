@@ -17,6 +17,7 @@ import gcr
 from gcr import scenarios
 from gcr.experiments.experiment import Experiment
 from gcr.files import digest_of
+from gcr.models.shares import PeerLost
 from gcr.runs.folder import Busy, RunFolder
 from gcr.runs.model_file import SavedModel
 from gcr.runs.provenance import source
@@ -48,9 +49,11 @@ class Execution:
     fresh: bool = False  # begin again rather than continue from a checkpoint
     engine: str = "local"  # or "ray"
     address: str | None = None  # of a Ray cluster, as HOST:PORT; None: one of our own on this machine
-    gpus: float = 1.0  # share of a GPU that Ray gives to each pack
+    gpus: float = 1.0  # that Ray gives to each run, or the share of one that it gives to each pack
     track: str = ""  # trackers next to the run folder: tensorboard, mlflow, wandb; several with commas
     model: bool = True  # whether a finished run keeps its network, as model.safetensors
+    world: int = 1  # processes that train one run together
+    rank: int = 0  # of this one among them
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def ended_by(number: int, error: Exception) -> Event:
 
 def in_words(error: Exception) -> str:
     """One line, with the kind of error unless the user can fix it."""
-    name = "" if isinstance(error, BadInput | Diverged) else f"{type(error).__name__}: "
+    name = "" if isinstance(error, BadInput | Diverged | PeerLost) else f"{type(error).__name__}: "
     return name + " ".join(str(error).split())
 
 
@@ -123,6 +126,20 @@ def run_job(number: int, job: Job, how: Execution, listen: Listener, stop: Calla
             listen(no_room(number))
 
 
+def follow_job(
+    number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool] = lambda: False
+) -> None:
+    """Train along with the process that has the run's folder. Errors are events."""
+    with own_cuda_stream(torch.device(how.device)):
+        try:
+            for _ in _make_run(job.experiment, how, lambda epoch: None, None, stop).advance():
+                pass
+        except Stopped:
+            listen(Event(number, stopped=True))
+        except Exception as error:
+            listen(ended_by(number, error))
+
+
 def no_room(number: int) -> Event:
     return Event(number, error="out of GPU memory with one run at a time; try a smaller batch, buffer or model")
 
@@ -141,21 +158,7 @@ def _train(
             folder.add_epoch(epoch)
             listen(Event(number, epoch=epoch))
 
-        scenario = _scenario(experiment.scenario, experiment.stream, how.device)
-        net = experiment.make_net(scenario)
-        run = Run(
-            scenario=scenario,
-            net=net,
-            optimizer=experiment.make_optimizer(net),
-            method=experiment.method,
-            policy=experiment.memory,
-            training=experiment.training,
-            seed=experiment.seed,
-            how=How(how.device, how.mode, how.threads, how.checkpoint_steps),
-            on_epoch=each_epoch,
-            checkpoints=Checkpoints(folder.path, _identity(experiment, how)),
-            stop=stop,
-        )
+        run = _make_run(experiment, how, each_epoch, Checkpoints(folder.path, identity(experiment, how)), stop)
         lacking = folder.cut_metrics(run.plan.epochs_before(run.state.stage) + run.state.epoch)
         for remark in [*run.remarks, *([lacking] if lacking else [])]:
             listen(Event(number, remark=remark))
@@ -165,7 +168,31 @@ def _train(
         return result
 
 
-def _identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
+def _make_run(
+    experiment: Experiment,
+    how: Execution,
+    on_epoch: Callable[[Epoch], None],
+    checkpoints: Checkpoints | None,
+    stop: Callable[[], bool],
+) -> Run:
+    scenario = _scenario(experiment.scenario, experiment.stream, how.device)
+    net = experiment.make_net(scenario)
+    return Run(
+        scenario=scenario,
+        net=net,
+        optimizer=experiment.make_optimizer(net),
+        method=experiment.method,
+        policy=experiment.memory,
+        training=experiment.training,
+        seed=experiment.seed,
+        how=How(how.device, how.mode, how.threads, how.checkpoint_steps, how.world, how.rank),
+        on_epoch=on_epoch,
+        checkpoints=checkpoints,
+        stop=stop,
+    )
+
+
+def identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
     """What a checkpoint must agree with to be continued."""
     on_gpu = how.device.startswith("cuda")
     return experiment.settings | {
@@ -204,7 +231,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
         "mode": run.mode,
         "threads": how.threads,
         "deterministic": how.deterministic,
-    }
+    } | ({"processes": how.world} if how.world > 1 else {})
 
 
 def _kept_bytes(run: Run) -> int:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gcr.files import Damaged, read_tensors, tensor_bytes, write_whole
 from gcr.memory.buffer_state import check_held
+from gcr.models.shares import Shares
 from gcr.settings import MISFITS, BadInput, brief_of
-from gcr.training.optimizer import restore_optimizer
+from gcr.training.optimizer import optimizer_tensors, restore_optimizer
 from gcr.training.schedule import Plan
 from gcr.training.settings import Training
 from gcr.training.state import MEMORY, OPTIMIZER, PLACE, RunState
@@ -78,6 +80,25 @@ class Checkpoints:
                 f"{file} is of another run ({'; '.join(differences)}); use the options it was made with, "
                 "another --out or --name, or --fresh to start from the beginning"
             )
+
+
+def copy_from_first(state: RunState, shares: Shares) -> None:
+    """In several processes, take over the state of the first. Before the first step memory is empty in all."""
+    place = {name: getattr(state, name) for name in PLACE}
+    remembered = dict(optimizer_tensors(state.optimizer))
+    first = shares.from_first((place, {name: (t.shape, t.dtype, t.device.type) for name, t in remembered.items()}))
+    if shares.rank:
+        remembered = {
+            name: torch.zeros(shape, dtype=dtype, device=state.step.device if kind == "cuda" else kind)
+            for name, (shape, dtype, kind) in first[1].items()
+        }
+    shares.same_everywhere(*remembered.values())
+    if shares.rank:
+        restore_optimizer(state.optimizer, remembered)
+        for name, value in first[0].items():
+            setattr(state, name, value)
+    done = (OPTIMIZER,) if state.steps else (OPTIMIZER, MEMORY)
+    shares.same_everywhere(*(tensor for name, tensor in state.tensors() if not name.startswith(done)))
 
 
 def _check(file: Path, tensors: dict[str, Tensor], state: RunState) -> None:

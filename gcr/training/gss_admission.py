@@ -60,5 +60,6 @@ def _whole_gradients(net: Network, images: Tensor, labels: Tensor) -> LastLayerG
         logits: Tensor = functional_call(net, parameters, (image.unsqueeze(0),))
         return F.cross_entropy(logits, label.unsqueeze(0))
 
-    each = vmap(grad(loss), (None, 0, 0))(parameters, images, labels)
+    with net.unshared():
+        each = vmap(grad(loss), (None, 0, 0))(parameters, images, labels)
     return LastLayerGradients.of_matrix(torch.cat([part.flatten(1) for part in each.values()], 1))

@@ -15,9 +15,10 @@ from torch.nn.utils import get_total_norm
 from gcr.memory import Policy
 from gcr.methods import Method
 from gcr.models import statistics
+from gcr.models.shares import Shares
 from gcr.scenarios import Scenario
 from gcr.settings import BadInput
-from gcr.training.checkpoint import Checkpoints
+from gcr.training.checkpoint import Checkpoints, copy_from_first
 from gcr.training.evaluate import evaluate
 from gcr.training.metrics import summary
 from gcr.training.numerics import computing, resolved
@@ -33,6 +34,7 @@ from gcr.training.step_runner import StepRunner, pick_mode
 
 SAVING_SHARE = 0.01  # of the time, that checkpoints at epochs' ends of all runs side by side may take
 SAVING_SECONDS = 0.25  # plus this, of each run
+STEPS_BETWEEN_QUESTIONS = 10  # of several processes on GPUs, whether one was asked to stop
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class How:
     mode: str = "auto"
     threads: int = 1  # on a CPU
     checkpoint_steps: int = 0  # steps between checkpoints; 0: only at the ends of epochs
+    processes: int = 1  # that train the run together, in a group of torch.distributed
+    rank: int = 0  # of this one
 
 
 class Run:
@@ -115,10 +119,22 @@ class Run:
         if self.policy is not None and self.policy.every > arriving:
             raise BadInput(f"every must be <= {arriving}, the examples of the whole run, got {self.policy.every}")
         self.state = RunState.of_scenario(self.scenario, net, optimizer, method, self.policy, self.device, head)
+        self.shares = Shares(how.rank, how.processes, training.ghost_batches)
+        if training.ghost_batches > max(1, training.batch // 2):
+            raise BadInput(
+                f"ghost_batches must be <= {training.batch // 2}, two examples of a batch of {training.batch} each, "
+                f"got {training.ghost_batches}"
+            )
+        if how.processes > 1 or training.ghost_batches > 1:
+            if self.mode == "compiled":
+                raise BadInput("mode compiled is for one process and ghost_batches=1; use --mode auto")
+            self.state.net.share(self.shares)
         if self.policy is not None and self.policy.statistics == "memory" and not statistics(self.state.net):
             raise BadInput("statistics=memory recomputes BatchNorm statistics, but net has none; leave it out")
         if checkpoints is not None:
             self.remarks += checkpoints.restore(self.state, self.plan, training)
+        if how.processes > 1:
+            copy_from_first(self.state, self.shares)
         self.clock = self.began = time.perf_counter()
         self.saving = 0.0  # seconds, at epochs' ends that were not asked for
 
@@ -189,7 +205,7 @@ class Run:
             size = min(training.batch, len(stage.rows) - number * training.batch)
             step_runner(size, offers=(state.epoch_steps + 1) % repeats == 0)
             self._select_if_due(size)
-            if self.stop():
+            if self._stops():
                 self._save()
                 raise Stopped
             due = self.how.checkpoint_steps > 0 and state.steps % self.how.checkpoint_steps == 0
@@ -227,7 +243,9 @@ class Run:
                 assert state.memory is not None
                 recompute_bn_on_memory(state.net, state.memory, self.scenario.views)
             key = (self.seed, state.stage)
-            self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
+            with state.net.unshared():
+                self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
+            self.shares.same_everywhere(*state.net.state_dict().values(), *state.extras.values())
             self._refuse_bad_weights(f"at the end of task {state.stage + 1}")
             accuracies = evaluate(state.net, self.scenario, self.method, state.extras)
         yield from self._device_done()
@@ -235,6 +253,13 @@ class Run:
         state.class_il.append(class_il)
         state.task_il.append(task_il)
         state.stage, state.epoch = state.stage + 1, 0
+
+    def _stops(self) -> bool:
+        """Whether it was asked to stop; of several processes, any of them. On a GPU they ask each other rarely."""
+        if self.how.processes == 1:
+            return self.stop()
+        asks = self.device.type == "cpu" or self.state.steps % STEPS_BETWEEN_QUESTIONS == 0
+        return asks and bool(self.shares.reduced(torch.tensor(float(self.stop()))))
 
     def _select_if_due(self, arrived: int) -> None:
         """After every ``policy.every`` examples, if that is asked for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from gcr.methods import Batch, Extras, Method
 from gcr.methods.ema import copy_in
 from gcr.methods.losses import reducible_loss
 from gcr.models import Network, recompute_bn, statistics
+from gcr.models.shares import Shares
 from gcr.scenarios.scenario import Images as DataSet
-from gcr.select import Pool, Selector, explain
+from gcr.select import Coreset, Pool, Selector, explain
 from gcr.select.coreset import rows_by_class
 from gcr.training.randomness import selection_views
 
@@ -75,11 +76,34 @@ def reselect(
     batch = Batch((), stored["label"], stored["logits"], stored["weight"], stored["task"])
     pool = mean_over_views([pool_of(view) for view in range(policy.pool_views)])
     chances = selection_draws(key, len(rows)).to(rows.device)
-    coreset = memory.reselect(policy.selector, pool.features, pool.residuals, policy.buffer, chances, pool.reducible)
+    selector = agreed(policy.selector, net)
+    coreset = memory.reselect(selector, pool.features, pool.residuals, policy.buffer, chances, pool.reducible)
     about: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
     if pool.residuals is None:
         return about
     return about | {name: value for name, value in asdict(explain(coreset, pool)).items() if value is not None}
+
+
+def agreed(selector: Selector, net: Network) -> Selector:
+    """The selector, or where several processes train the network, one whose choice is the first process's in all: on
+    a GPU they might differ by rounding."""
+    return selector if net.shares is None else cast(Selector, Agreed(selector, net.shares))
+
+
+class Agreed:
+    def __init__(self, selector: Selector, shares: Shares) -> None:
+        self.selector, self.shares = selector, shares
+        self.name, self.summary, self.needs = selector.name, selector.summary, selector.needs
+
+    def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
+        coreset = self.selector(pool, budget, draws)
+        number = torch.tensor(len(coreset.rows), device=coreset.rows.device)
+        self.shares.same_everywhere(number)
+        rows, weights = (tensor.new_zeros(int(number)) for tensor in (coreset.rows, coreset.weights))
+        if self.shares.rank == 0:
+            rows, weights = coreset.rows, coreset.weights
+        self.shares.same_everywhere(rows, weights)
+        return replace(coreset, rows=rows, weights=weights)
 
 
 def mean_over_views(pools: list[Pool]) -> Pool:
@@ -110,6 +134,8 @@ def recompute_bn_on_memory(net: Network, memory: Buffer, views: AnyViews) -> Non
     rows = memory.filled_rows()
     batches = (rows[part] for part in _interleaved(len(rows)))
     recompute_bn(net, (views.plain(memory.columns["image"][part]) for part in batches))
+    if net.shares is not None:
+        net.shares.average(statistics(net))
 
 
 def choose_candidates(
@@ -140,7 +166,7 @@ def choose_candidates(
     batch = Batch((), labels, logits, ones, memory.updates.expand_as(labels))
     pool = make_pool(net, method, batch, images, policy, torch.zeros_like(labels, dtype=torch.bool), extras)
     draws = selection_draws((*key, 1), len(came)).to(device)
-    coreset = policy.selector(pool, min(policy.pool_size, len(came)), draws)
+    coreset = agreed(policy.selector, net)(pool, min(policy.pool_size, len(came)), draws)
     chosen = came[coreset.rows]
     pixels = train.pixels_of(chosen if train.resident else chosen.cpu()).to(device)
     columns = {"image": pixels, "label": labels, "logits": logits, "weight": coreset.weights, "task": batch.tasks}

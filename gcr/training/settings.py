@@ -18,6 +18,12 @@ class Training(Settings):
     repeats: int = setting(
         1, "steps on every new batch, each with replay of its own; memory takes it once", low=1, advanced=True
     )
+    ghost_batches: int = setting(
+        1,
+        "parts of a minibatch with BatchNorm statistics of their own; 1: the whole, in any number of processes",
+        low=1,
+        advanced=True,
+    )
     precision: str = setting(
         "auto",
         "of the network; auto: bf16 on a GPU that has it, else tf32; fp32 on a CPU",

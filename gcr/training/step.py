@@ -13,9 +13,9 @@ from torch import Tensor
 
 from gcr.augment import AnyViews
 from gcr.memory import SAMPLERS, Buffer, Distinct, Policy, Sampler, offer_balanced, update_losses
-from gcr.methods import Batch, Method
+from gcr.methods import Batch, Extras, Method
 from gcr.methods.losses import label_loss
-from gcr.models import Network
+from gcr.models import Network, statistics
 from gcr.training.gss_admission import offer_by_gradients
 from gcr.training.optimizer import apply_gradients, clip_gradients
 from gcr.training.randomness import AdmissionDraws, DrawPlan, ReplayDraws, StepDraws
@@ -84,8 +84,9 @@ def train_step(
         new = _new_batch(new_view[rows], labels, weights)
         admission = admission and admission.of(rows)
     loss, logits, old_logits = method.loss(net, new, replay, extras)
-    by_loss: list[Tensor | None] = list(torch.autograd.grad(loss, state.parameters, allow_unused=True))
+    by_loss = net.gradients(loss, state.parameters)
     gradients = method.project(by_loss, state.parameters, net, replay, extras, state.stage)
+    average_statistics(net, extras)
     if state.clip:
         clip_gradients(gradients, state.clip)
     apply_gradients(state.optimizer, state.parameters, gradients)
@@ -138,6 +139,13 @@ def _new_batch(view: Tensor, labels: Tensor, class_weights: Tensor | None) -> Ba
     nothing = torch.empty(0, device=labels.device)
     ones = torch.ones_like(labels, dtype=torch.float32)
     return Batch((view,), labels, nothing, ones, class_weights=class_weights)
+
+
+def average_statistics(net: Network, extras: Extras) -> None:
+    """Of ghost batches, over processes; those of the method's copies of the network, too."""
+    if net.shares is not None:
+        copies = [t for name, t in extras.items() if name.endswith((".running_mean", ".running_var"))]
+        net.shares.average([*statistics(net), *copies])
 
 
 def draw_replays(

@@ -205,6 +205,9 @@ def test_packs_on_gpus(tmp_path):
         ray = Ray(lambda task, attempt: lost, (node, node))
         dispatch(ray, make_jobs(tmp_path, 5), Execution("cuda", engine="ray", pack=pack))
         assert [len(task.jobs) for task in ray.tasks] == sizes
+    ray = Ray(lambda task, attempt: lost, ({"CPU": 8, "GPU": 2},))
+    dispatch(ray, make_jobs(tmp_path, 3), Execution("cuda", engine="ray", gpus=2))  # each run on both
+    assert [len(task.jobs) for task in ray.tasks] == [1] * 3
 
 
 def test_a_folder_that_another_command_trains_is_respected(tmp_path):

@@ -257,7 +257,8 @@ def test_ray_is_not_installed(monkeypatch):
         (Execution(engine="ray", address="somewhere"), "address must be HOST:PORT"),
         (Execution(engine="ray", device="cuda:1"), "which picks the GPU"),
         (Execution(engine="ray", gpus=0), "gpus must be above 0"),
-        (Execution(engine="ray", gpus=2), "at most 1"),
+        (Execution(engine="ray", gpus=1.5), "gpus must be above 0, and whole above 1"),
+        (Execution(engine="ray", gpus=2, pack=4), "a pack is trained on one GPU, got --gpus 2 and --pack 4"),
     ],
 )
 def test_bad_input(how, message):

@@ -69,8 +69,10 @@ def check(how: Execution) -> None:
     """Refuse what cannot work, before anything is started."""
     if how.device not in ("auto", "cpu", "cuda"):
         raise BadInput(f'device must be auto, cpu or cuda with --engine ray, which picks the GPU, got "{how.device}"')
-    if not 0 < how.gpus <= 1:
-        raise BadInput(f"gpus must be above 0 and at most 1, since a pack is trained on one GPU, got {how.gpus:g}")
+    if how.gpus <= 0 or (how.gpus > 1 and how.gpus % 1):
+        raise BadInput(f"gpus must be above 0, and whole above 1: several GPUs share a run, got {how.gpus:g}")
+    if how.gpus > 1 and how.pack > 1:
+        raise BadInput(f"a pack is trained on one GPU, got --gpus {how.gpus:g} and --pack {how.pack}; leave one out")
     require_token(how.address)
     try:
         import ray  # noqa: F401

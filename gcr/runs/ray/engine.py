@@ -7,6 +7,7 @@ cluster can be continued on this machine, or the other way round.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
@@ -59,7 +60,7 @@ class Dispatch:
 
     def __init__(self, cluster: Cluster, jobs: list[Job], listen: Listener, how: Execution, locks: ExitStack) -> None:
         self.cluster, self.ray, self.jobs, self.listen, self.how = cluster, cluster.ray, jobs, listen, how
-        self.request = Request(1, how.gpus) if how.device == "cuda" else Request(how.threads)
+        self.request = Request(math.ceil(how.gpus), how.gpus) if how.device == "cuda" else Request(how.threads)
         self.places = cluster.places(self.request)
         if not self.places:
             raise BadInput(
@@ -76,7 +77,7 @@ class Dispatch:
         self.looked_at, self.waits_for_nodes = time.monotonic(), False
 
     def _pack_size(self) -> int:
-        if self.how.device == "cpu":
+        if self.how.device == "cpu" or self.how.gpus > 1:
             return 1
         return self.how.pack or min(AUTO_PACK, -(-len(self.jobs) // self.places))
 

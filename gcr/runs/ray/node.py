@@ -25,6 +25,7 @@ from gcr.files import is_left, this_process
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Event, Execution, Job
 from gcr.runs.local import pick_device, run_here
+from gcr.runs.processes import run_together
 from gcr.settings import BadInput
 
 SCRATCH = ".gcr."  # the beginning of the names of scratch folders
@@ -113,12 +114,18 @@ class Pack:
     def train(self) -> Iterator[Progress]:
         """The engine has a thread of its own, so that messages leave while it trains."""
         with ThreadPoolExecutor(1) as thread:
-            training = thread.submit(run_here, self.jobs, self.events.put, self.how)
+            training = thread.submit(self._run)
             training.add_done_callback(lambda _: self.events.put(None))
             while not self.done:
                 if message := self._message():
                     yield message
             training.result()
+
+    def _run(self) -> None:
+        if self.how.gpus > 1 and self.how.device.startswith("cuda"):
+            run_together(self.jobs, self.events.put, replace(self.how, device="cuda"), int(self.how.gpus))
+        else:
+            run_here(self.jobs, self.events.put, self.how)
 
     def _message(self) -> Progress:
         """What happens within a pulse, or until a job ends: nobody waits for a result that is there."""
