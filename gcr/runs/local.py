@@ -97,10 +97,10 @@ def _start_worker(address: str) -> None:
     global _inbox
     _stop.set_by_signals()
     _inbox = Client(address, authkey=multiprocessing.current_process().authkey)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """A parent that was killed has nobody to report to, and the same command may be running again already."""
     parent = multiprocessing.parent_process()
     if parent is not None:

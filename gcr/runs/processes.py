@@ -7,18 +7,14 @@ are the same everywhere, a copy costs bytes and no messages.
 
 from __future__ import annotations
 
-import base64
+import multiprocessing
 import os
-import pickle
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
+from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -27,12 +23,11 @@ from torch import distributed as dist
 
 from gcr.models.shares import PeerLost, Shares, lost
 from gcr.runs.job import Event, Execution, Job, Listener, follow_job, identity, run_job
-from gcr.runs.local import pick_device, set_kernels
+from gcr.runs.local import end_with_parent, pick_device, set_kernels
 from gcr.runs.signals import Stop
 from gcr.settings import BadInput
 
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
-PARENT_SECONDS = 1.0  # between looks whether the process that began this one is still there
 PEER_SECONDS = 600.0  # to wait for another process: it may be reading data, or saving
 
 
@@ -151,6 +146,7 @@ def run_shared(job: Job, listen: Listener, how: Execution) -> Stop:
 
 def run_together(jobs: list[Job], listen: Listener, how: Execution, world: int) -> None:
     """Train each job in turn, in ``world`` new processes on this machine."""
+    context = multiprocessing.get_context("spawn")
     for number, job in enumerate(jobs):
         try:
             check_shared([job], how, Place(0, world, 0))
@@ -158,48 +154,36 @@ def run_together(jobs: list[Job], listen: Listener, how: Execution, world: int) 
             listen(Event(number, error=str(error)))
             continue
         with TemporaryDirectory(prefix=".gcr.") as folder:
-            Path(folder, "job").write_bytes(pickle.dumps((job, how)))
-            command = [sys.executable, "-m", "gcr.runs.processes", folder, str(world)]
-            members = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE) for rank in range(world)]
+            members = []
+            for rank in range(world):
+                inbox, door = context.Pipe(duplex=False)
+                place = Place(rank, world, rank)
+                member = context.Process(target=_member, args=(door, job, how, place, f"file://{folder}/meet"))
+                member.start()
+                door.close()
+                members.append((member, inbox))
             errors, ended = dict[int, str](), False
-            for rank, member in enumerate(members):  # all events are the first's, but for errors
-                assert member.stdout is not None
-                for line in member.stdout:
-                    event: Event = pickle.loads(base64.b64decode(line))
-                    if rank == 0:
-                        listen(replace(event, job=number))
-                        ended |= event.ends_job
-                    elif event.error is not None:
-                        errors[rank] = event.error
-                member.wait()
+            for rank, (member, inbox) in enumerate(members):  # all events are the first's, but for errors
+                with suppress(EOFError):  # its end
+                    while True:
+                        event: Event = inbox.recv()
+                        if rank == 0:
+                            listen(replace(event, job=number))
+                            ended |= event.ends_job
+                        elif event.error is not None:
+                            errors[rank] = event.error
+                member.join()
             if not ended:
                 why = "; ".join(f"process {rank}: {error}" for rank, error in errors.items())
-                code = members[0].returncode
+                code = members[0][0].exitcode
                 listen(Event(number, error=why or f"the first of {world} processes ended with exit code {code}"))
 
 
-def _main(folder: str, world: str, rank: str) -> None:
-    """One of the processes of ``run_together``: its events go to the standard output, a line each."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    events, sys.stdout = sys.stdout.buffer, sys.stderr
-    job, how = pickle.loads(Path(folder, "job").read_bytes())
-
-    def send(event: Event) -> None:
-        events.write(base64.b64encode(pickle.dumps(event)) + b"\n")
-        events.flush()
-
+def _member(door: Connection, job: Job, how: Execution, place: Place, meet: str) -> None:
+    """One of the processes of ``run_together``."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
     try:
-        with joined(job, how, Place(int(rank), int(world), int(rank)), f"file://{folder}/meet") as how:
-            run_shared(job, send, how)
+        with joined(job, how, place, meet) as how:
+            run_shared(job, door.send, how)
     except (BadInput, PeerLost) as error:
-        send(Event(0, error=str(error)))
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(PARENT_SECONDS)
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
+        door.send(Event(0, error=str(error)))

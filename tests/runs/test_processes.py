@@ -41,6 +41,7 @@ def losses(folder):
     return [line["loss"] for line in RunFolder(run).metrics()]
 
 
+@pytest.mark.slow
 def test_a_killed_process_stops_the_run_and_one_process_continues_it(tmp_path):
     here = tmp_path / "two"
     launcher = torchrun(2, "-m", "gcr", *COMMAND, "--out", str(here))
