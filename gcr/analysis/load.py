@@ -14,7 +14,7 @@ from typing import Any
 from gcr.analysis.statistics import Spread, spread
 from gcr.experiments.experiment import Experiment
 from gcr.files import brief
-from gcr.runs.folder import TRIALS, RunFolder, check_seed, check_together, ended_runs
+from gcr.runs.folder import AGAIN, TRIALS, RunFolder, check_seed, check_together, ended_runs
 from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
 from gcr.settings import BadInput, brief_of, unknown
 from gcr.training.metrics import forgetting_with_last
@@ -218,8 +218,8 @@ def runs_at(path: Path) -> Runs:
             if names and not found:
                 raise unknown(f"run in {file}", inner, names)
     elif path.is_dir():
-        finished, diverged = ended_runs(path)
-        found, unreadable = [*finished], []
+        finished, diverged, without = ended_runs(path)
+        found, unreadable = [*finished], [Unreadable(run.path, "result.json is missing", AGAIN) for run in without]
         for file in packed_files(path):
             if TRIALS not in file.relative_to(path).parts:
                 more, bad = _read_file(file)
@@ -229,8 +229,14 @@ def runs_at(path: Path) -> Runs:
         raise BadInput(
             f"{path} is not a folder of runs or a packed file (*{SUFFIX}); give the --out folder of earlier runs"
         )
-    runs = group_runs(sorted(found, key=lambda run: [part.removesuffix(SUFFIX) for part in run.path.parts]), diverged)
+    runs = group_runs(sorted(found, key=_place), diverged)
     return Runs(runs.groups, [*unreadable, *runs.unreadable], diverged)
+
+
+def _place(run: StoredRun) -> tuple[list[str], bool, str]:
+    """In the order of paths, a copy under another name behind what it was copied from."""
+    *above, name = (part.removesuffix(SUFFIX) for part in run.path.parts)
+    return above, not name.startswith("seed-"), name
 
 
 def _read_file(file: Path) -> tuple[list[StoredRun], list[Unreadable]]:

@@ -16,8 +16,7 @@ from gcr.analysis.load import check_result, group_runs
 from gcr.data.cache import ARRAYS, PARTS, described_at
 from gcr.experiments.experiment import Experiment
 from gcr.learner.state_folder import StateFolder
-from gcr.runs.folder import AGAIN, MEMORY_FILE, NAMED, RunFolder, check_seed, check_together, wrong_file
-from gcr.runs.model_file import MODEL_FILE
+from gcr.runs.folder import AGAIN, NAMED, check_seed, check_together, lost_result, wrong_file
 from gcr.runs.packed import SUFFIX, read_packed
 from gcr.settings import BadInput
 
@@ -43,6 +42,9 @@ def verify(path: Path) -> Iterator[Checked]:
         return
     for here, folders, names in os.walk(path):
         folder = Path(here)
+        folders[:] = [
+            name for name in folders if not (name.startswith(".") and name.endswith(".part"))
+        ]  # not whole yet
         if "about.json" in names and "result.json" not in names:
             folders.clear()
             yield _checked(folder, partial(_check_data, folder))
@@ -59,14 +61,10 @@ def verify(path: Path) -> Iterator[Checked]:
 
 
 def _missing_head(folder: Path, names: list[str]) -> tuple[str, str] | None:
-    """The file without which the others of a folder are not found, and the remedy. Network and memory are written
-    before the result, but the last checkpoint goes after it."""
+    """The file without which the others of a folder are not found, and the remedy."""
     if set(ARRAYS) & set(names) and "about.json" not in names:
         return "about.json", "get or import the data set again"
-    going_on = any(name.startswith("checkpoint-") for name in names) or RunFolder(folder).busy
-    if {MEMORY_FILE, MODEL_FILE} & set(names) and not going_on and "result.json" not in names:
-        return "result.json", AGAIN
-    return None
+    return ("result.json", AGAIN) if lost_result(folder, names) else None
 
 
 def _file(path: Path) -> Iterator[Checked]:

@@ -115,8 +115,8 @@ def _write_page(asked: Plan) -> None:
     names = dict.fromkeys(job.folder.path.parent for job in plan.jobs())
     ended = [ended_runs(name) for name in names]
     runs = group_runs(
-        [folder for finished, _ in ended for folder in finished],
-        [folder for _, diverged in ended for folder in diverged],
+        [folder for finished, _, _ in ended for folder in finished],
+        [folder for _, diverged, _ in ended for folder in diverged],
     )
     found = compare_to_paper.compare(runs.groups, plan.table, plan.values)
     notes = [*_notes_of(plan), *runs.notes, *compare_to_paper.verdict_notes(found, mark), *found.notes]

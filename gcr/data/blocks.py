@@ -67,7 +67,7 @@ class BlockCheck:
         self.n_rows, self.row_bytes, self.header_bytes = n_rows, row_bytes, len(self.content) - n_rows * row_bytes
         self.digests, self.sha256, self.damaged = digests, sha256, damaged
         self.checked = np.zeros(len(digests) // DIGITS, dtype=bool)
-        self.error: BadInput | None = None
+        self.error: Exception | None = None
         self.thread: threading.Thread | None = None
 
     def check_rows(self, rows: NDArray[np.int64] | slice) -> None:
@@ -111,5 +111,5 @@ class BlockCheck:
     def _check_all_here(self) -> None:
         try:
             self.check_all()
-        except BadInput as error:
+        except Exception as error:
             self.error = error

@@ -246,7 +246,7 @@ def _read_version(folder: Path, number: int) -> tuple[dict[str, Any], dict[str, 
 
     file = folder / ABOUT
     try:
-        values = json.loads(_content(file))
+        values = json.loads(_content(file, files.MAX_JSON_BYTES))
         form, sealed = values["format"], {key: value for key, value in values.items() if key != "sha256"}
         if isinstance(form, int) and form > FORMAT and values.get("sha256") in (None, _own_hash(sealed)):
             made, here = values.get("gcr"), gcr.__version__
@@ -275,9 +275,9 @@ def _read_version(folder: Path, number: int) -> tuple[dict[str, Any], dict[str, 
         raise Damaged(f"{folder / TENSORS} is damaged ({error})") from None
 
 
-def _content(file: Path) -> bytes:
+def _content(file: Path, most: int | None = None) -> bytes:
     try:
-        return files.read_file(file)
+        return files.read_file(file, most)
     except files.Damaged as error:
         raise Damaged(f"{file} is damaged ({error.why})") from None
     except (FileNotFoundError, NotADirectoryError):

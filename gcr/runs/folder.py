@@ -29,6 +29,7 @@ from gcr.files import (
     read_json,
     read_tensors,
     sha256,
+    sync_folder,
     tensor_bytes,
     write_json,
     write_whole,
@@ -41,6 +42,7 @@ from gcr.training.checkpoint import KEPT
 AGAIN = "put back a copy of it, or move its folder away and train the run again"
 FAILURE = "failure.json"
 MEMORY_FILE = "memory.safetensors"
+MOST_METRICS = 2**28  # bytes, of some 200 for each epoch
 NAMED = ("metrics.jsonl", MEMORY_FILE, MODEL_FILE)  # files whose digests a result has
 TRIALS = "trials"  # the folder of runs that only serve to choose values
 
@@ -65,7 +67,10 @@ class RunFolder:
     def failure(self) -> str | None:
         """Why the run diverged; None: it did not."""
         try:
-            return str(read_json(self.path / FAILURE)["error"])
+            values = read_json(self.path / FAILURE)
+            if values.get("experiment", "") not in ("", digest_of(self.experiment_values())):
+                return f"{self.path / FAILURE} is of another run; remove it and train this one"
+            return str(values["error"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
@@ -78,7 +83,7 @@ class RunFolder:
     def fail(self, error: str) -> None:
         """A run that diverged would diverge again: write that down, for tables and searches."""
         with suppress(FileNotFoundError):  # another process has begun it meanwhile, and will come to the same end
-            write_json(self.path / FAILURE, {"error": error})
+            write_json(self.path / FAILURE, {"error": error, "experiment": digest_of(self.experiment_values())})
 
     @property
     def saved(self) -> bool:
@@ -184,12 +189,14 @@ class RunFolder:
         if fresh:
             self._drop_checkpoints()
         write_json(self.path / "experiment.json", experiment.to_dict())
+        for above in (self.path.parent, self.out):
+            sync_folder(above)
 
     def cut_metrics(self, epochs: int) -> str:
         """Drop what was written after the checkpoint that the run goes on from, and damaged lines. Says so if there is
         less than that."""
         file = self.path / "metrics.jsonl"
-        lines = read_file(file).splitlines(keepends=True) if file.exists() else []
+        lines = read_file(file, MOST_METRICS).splitlines(keepends=True) if file.exists() else []
         whole = [line for line in lines[:epochs] if _is_whole(line, file)]
         write_whole(file, b"".join(whole))
         return f"{file} lacks {epochs - len(whole)} epochs before the checkpoint" if len(whole) < epochs else ""
@@ -207,10 +214,10 @@ class RunFolder:
         write_json(self.path / "result.json", {"files": self.named_files()} | result)
         self._drop_checkpoints()
 
-    def named_files(self) -> dict[str, dict[str, str]]:
+    def named_files(self) -> dict[str, dict[str, Any]]:
         """What a result says of the files next to it."""
-        there = [self.path / name for name in NAMED if (self.path / name).exists()]
-        return {file.name: {"digest": sha256(read_file(file))} for file in there}
+        there = {name: read_file(self.path / name) for name in NAMED if (self.path / name).exists()}
+        return {name: {"bytes": len(content), "digest": sha256(content)} for name, content in there.items()}
 
     def tidy(self) -> None:
         """Remove what a process left that was killed between its result and its end."""
@@ -253,7 +260,8 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; empty without it."""
         file = self.path / "metrics.jsonl"
-        return [parse_json(line, file) for line in read_file(file).splitlines(keepends=True)] if file.exists() else []
+        lines = read_file(file, MOST_METRICS).splitlines(keepends=True) if file.exists() else []
+        return [parse_json(line, file) for line in lines]
 
     def experiment(self) -> Experiment:
         return Experiment.from_dict(self.experiment_values())
@@ -300,19 +308,30 @@ def wrong_file(file: Path, result: dict[str, Any]) -> str:
         return "result.json does not name it: it is of another run" if named and file.exists() else ""
     if not file.exists():
         return "missing"
+    if about.get("bytes", size := file.stat().st_size) != size:  # a very large one is not read
+        return "not the file that result.json names"
     return "" if sha256(read_file(file)) == about.get("digest") else "not the file that result.json names"
 
 
-def ended_runs(folder: Path) -> tuple[list[RunFolder], list[RunFolder]]:
-    """All finished runs below ``folder``, and all that diverged, in the order of their paths; trials only where it is
-    theirs."""
-    finished, diverged = [], []
+def ended_runs(folder: Path) -> tuple[list[RunFolder], ...]:
+    """All finished runs below ``folder``, all that diverged, and all that lost their result, in the order of their
+    paths; trials only where it is theirs."""
+    finished, diverged, without = [], [], []
     for path, folders, files in os.walk(folder, followlinks=False):
         if TRIALS in folders:
             folders.remove(TRIALS)
-        if "result.json" in files:
+        if "result.json" in files or "result.json" in folders:
             finished.append(path)
         elif FAILURE in files:
             diverged.append(path)
-    in_order, rest = (sorted(paths, key=lambda path: path.split(os.sep)) for paths in (finished, diverged))
-    return [RunFolder(Path(path)) for path in in_order], [RunFolder(Path(path)) for path in rest]
+        elif lost_result(Path(path), files):
+            without.append(path)
+    found = (sorted(paths, key=lambda path: path.split(os.sep)) for paths in (finished, diverged, without))
+    return tuple([RunFolder(Path(path)) for path in paths] for paths in found)
+
+
+def lost_result(folder: Path, files: list[str]) -> bool:
+    """Network and memory are written before the result, but the last checkpoint goes after it."""
+    if not {MEMORY_FILE, MODEL_FILE} & set(files) or "result.json" in files:
+        return False
+    return not any(name.startswith("checkpoint-") for name in files) and not RunFolder(folder).busy

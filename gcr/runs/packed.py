@@ -9,7 +9,9 @@ treat the file as a folder: ``online.jsonl.gz/run-name/seed-0``. Equal runs give
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
+import itertools
 import json
 import os
 import zlib
@@ -27,6 +29,7 @@ from gcr.settings import BadInput
 
 SUFFIX = ".jsonl.gz"
 FORMAT, VERSION = "gcr-runs", 1
+MOST_BAD = 10_000, 2**26  # lines that are no runs, and their bytes
 
 
 @dataclass(frozen=True)
@@ -90,27 +93,38 @@ def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
     if not file.is_file():
         raise BadFile(file, "missing, or not a plain file")
     try:
-        most = most_unpacked(file.stat().st_size)
         with gzip.open(file) as opened:
-            content = opened.read(most + 1)
+            return _read_lines(file, opened, most_unpacked(file.stat().st_size))
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise BadFile(file, "damaged, cut short, or not packed by gzip") from None
     except OSError as error:
         raise BadFile(file, str(error.strerror or error)) from None
-    if len(content) > most:
-        raise BadFile(file, f"unpacks to more than {most} bytes")
-    first, *rest = content.split(b"\n")
-    header = _read_header(file, first)
+
+
+def _read_lines(file: Path, opened: gzip.GzipFile, most: int) -> tuple[list[PackedRun], list[BadLine]]:
+    """One after another: what unpacks to very much is refused before it is all in memory."""
+    header = _read_header(file, opened.readline(files.MAX_JSON_BYTES))
     runs: list[PackedRun] = []
     bad: list[BadLine] = []
     seen: set[str] = set()
-    for number, line in enumerate(rest, 2):
+    digest, total, in_vain = hashlib.sha256(), 0, 0
+    for number in itertools.count(2):
+        line = opened.readline(files.MAX_JSON_BYTES + 1)
+        total += len(line)
+        if total > most or len(line) > files.MAX_JSON_BYTES:
+            raise BadFile(file, f"unpacks to more than {most} bytes, or {files.MAX_JSON_BYTES} in a line")
+        digest.update(line)
         if not line:
+            break
+        if number - len(runs) > MOST_BAD[0] or in_vain > MOST_BAD[1]:
+            raise BadFile(file, "damaged: too many lines that are no runs")
+        if line == b"\n":
             continue
         try:
-            values = parse_json(line + b"\n", file)
+            values = parse_json(line.removesuffix(b"\n") + b"\n", file)
             name = _run_name(values, seen)
         except BadInput as error:
+            in_vain += len(line)
             bad.append(BadLine(number, error.why if isinstance(error, files.Damaged) else brief(error)))
             continue
         seen.add(name)
@@ -118,7 +132,7 @@ def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
     n, packed = len(runs) + len(bad), header.get("runs", len(runs) + len(bad))
     if n != packed:
         raise BadFile(file, f"damaged: {n} runs, of {packed!r:.20} that were packed")
-    if not bad and header.get("sha256", "") not in ("", sha256(content[len(first) + 1 :])):
+    if not bad and header.get("sha256", "") not in ("", digest.hexdigest()):
         raise BadFile(file, "damaged: its lines are not those that were packed, whose sha256 it has")
     return runs, bad
 
@@ -137,6 +151,7 @@ def packed_bytes(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> bytes:
 
 
 def _read_header(file: Path, line: bytes) -> dict[str, Any]:
+    line = line.removesuffix(b"\n")
     try:
         header = json.loads(line)
     except (ValueError, RecursionError):

@@ -249,6 +249,7 @@ class Run:
             self._refuse_bad_weights(f"at the end of task {state.stage + 1}")
             accuracies = evaluate(state.net, self.scenario, self.method, state.extras)
         yield from self._device_done()
+        self._refuse_damaged_data()  # which a run that goes on from here has not read before
         class_il, task_il = accuracies.tolist()
         state.class_il.append(class_il)
         state.task_il.append(task_il)

@@ -42,13 +42,14 @@ def test_a_copy_of_a_run_does_not_count(tmp_path):
     assert [group.seeds for group in found.groups] == [[0, 1]]
     copied, again = sorted(str(one) for one in found.unreadable)[::-1]
     assert "seed-7 cannot be read (its experiment is of seed 0, so it is a copy of another run)" in copied
-    assert "seed 0 is there already, in again" in again
+    assert "again cannot be read (seed 0 is there already, in seed-0)" in again
 
 
-@pytest.mark.parametrize("name", ["experiment.json"])
+@pytest.mark.parametrize("name", ["experiment.json", "result.json"])
 def test_a_run_that_lost_a_file_is_counted(tmp_path, name):
     run = put(tmp_path, "er", 0, 10.0)
     put(tmp_path, "er", 1, 20.0)
+    (run.path / "memory.safetensors").touch()
     (run.path / name).unlink()
     found = read_runs(tmp_path)
     assert [group.seeds for group in found.groups] == [[1]]

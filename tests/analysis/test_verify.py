@@ -110,6 +110,12 @@ def test_files_without_the_one_that_leads_to_them(tree):
     }
 
 
+def test_a_data_set_that_is_being_made_is_not_damaged(tree):
+    shutil.copytree(tree / "cache/birds", tree / "cache/.birds.0a1b2c3d-4711.part")
+    (tree / "cache/.birds.0a1b2c3d-4711.part/about.json").unlink()
+    assert not any(one.damage for one in verify(tree))
+
+
 def test_a_run_that_was_killed_before_its_result_is_not_damaged(tree):
     (result,) = tree.rglob("result.json")
     result.unlink()

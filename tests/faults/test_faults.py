@@ -128,11 +128,9 @@ def test_a_pipe_that_is_closed(tmp_path):
 
 @pytest.mark.slow
 def test_cost_of_many_runs(tmp_path):
-    """Processor time, which other programs do not change much."""
     make_many(tmp_path / "runs", 2000)
     cost = cost_of("table runs", tmp_path)
     assert cost.code == 0
-    assert cost.seconds < 10
     assert cost.mebibytes < 500
 
 

@@ -1,7 +1,11 @@
 import json
+import shutil
+import subprocess
+import sys
 
 import made_data
 import pytest
+from conftest import HANG_SECONDS
 
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
@@ -12,6 +16,7 @@ from gcr.runs.job import Execution, Job, run_job
 from gcr.runs.model_file import read_model
 from gcr.runs.provenance import source
 from gcr.settings import BadInput
+from gcr.training import loop
 
 
 def small(seed=0, **overrides):
@@ -130,6 +135,43 @@ def test_damaged_data_end_a_run_before_anything_of_it_is_kept(cache, tmp_path, f
     kept = {path.name: path.read_bytes() for path in job.folder.path.iterdir()}
     assert kept.keys() <= {"experiment.json", "metrics.jsonl"}
     assert kept.get("metrics.jsonl", b"") == b""
+
+
+def test_data_damaged_before_the_last_evaluation_end_a_run_that_goes_on_with_it(cache, tmp_path, monkeypatch):
+    parts = [Part.of(*made_data.examples(8, 4, (1, 6, 6), seed=seed)) for seed in range(2)]
+    write_set("letters", "made", Source(*parts, (1, 6, 6), tuple("abcd")))
+    experiment = compose("letters", "er", overrides={"epochs": 1, "model": "mlp", "tasks": 2, "buffer": 8})
+    job = Job(experiment, RunFolder.of(tmp_path / "runs", experiment))
+    real = loop.evaluate
+
+    def killed_in_the_last(net, scenario, method, extras):
+        if len(job.folder.metrics()) == 2:
+            raise KeyboardInterrupt
+        return real(net, scenario, method, extras)
+
+    monkeypatch.setattr(loop, "evaluate", killed_in_the_last)
+    with pytest.raises(KeyboardInterrupt):
+        run_job(0, job, Execution("cpu"), lambda event: None)
+    assert job.folder.saved
+    damaged = cache / "letters" / "test-images.npy"
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-64] + bytes(64))
+    words = "run letters --method er --epochs 1 --model mlp --buffer 8 --set tasks=2 --processes 1 --device cpu"
+    command = [sys.executable, "-m", "gcr", *words.split(), "--out", str(tmp_path / "runs")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert ended.returncode == 1
+    assert f"{damaged} is damaged (" in ended.stderr.replace("\n", " ")
+    assert not job.folder.finished
+
+
+def test_a_failure_of_another_run_is_named(tmp_path):
+    first, second = (RunFolder(tmp_path / name / "seed-0") for name in ("a", "b"))
+    first.begin(small())
+    second.begin(small(lr=0.5))
+    first.fail("loss is NaN or inf")
+    assert first.failure == "loss is NaN or inf"
+    shutil.copy(first.path / "failure.json", second.path)
+    assert "failure.json is of another run" in second.failure
 
 
 def test_what_killed_processes_left_goes_when_the_run_begins(tmp_path):
