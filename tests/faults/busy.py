@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,16 +23,21 @@ def main() -> int:
     parser.add_argument("--workers", default="8", help="test processes")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "busy.json")
     given, more = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing spins on after its end
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(SPINNING)]
     command = [sys.executable, "-m", "pytest", "-vv", "-m", "not gpu and not slow", "-n", given.workers]
-    last = ""
+    last, shown = "", 0
     try:
         with subprocess.Popen(
             [*command, "--dist", "worksteal", *more], cwd=ROOT, stdout=subprocess.PIPE, text=True
         ) as tests:
             assert tests.stdout is not None
             for line in tests.stdout:
-                if not re.search("PASSED|SKIPPED|^tests/|^gcr/", line):  # what failed is named at once
+                share = re.search(r"\[ *(\d+)%\] (PASSED|SKIPPED)", line)
+                if share and int(share[1]) >= shown + 5:
+                    shown = int(share[1])
+                    print(f"{shown}%", flush=True)
+                elif not share and not line.startswith(("tests/", "gcr/")):  # what failed is named at once
                     print(line, end="", flush=True)
                 last = line if " in " in line and ("passed" in line or "failed" in line) else last
         load = os.getloadavg()[1]
