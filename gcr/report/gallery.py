@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,8 +21,8 @@ from gcr import scenarios
 from gcr.analysis.load import StoredRun
 from gcr.experiments.experiment import Experiment
 from gcr.report.cells import MISSING, Cell, Row, Shown, Table, number_cell
-from gcr.runs.folder import MEMORY_FILE, RunFolder, wrong_file
-from gcr.settings import BadInput
+from gcr.runs.folder import AGAIN, MEMORY_FILE, RunFolder, wrong_file
+from gcr.settings import BadInput, printable
 
 PICTURE_BYTES = 5_000_000  # of all pictures of a page
 MARKUP_BYTES = 220  # of a picture, without its pixels
@@ -29,6 +30,8 @@ MOST_PICTURES = 500  # of a buffer
 SIDE, SMALL_SIDE = 64, 32  # pixels; larger pictures are shown smaller, still smaller where bytes are few
 ROOMY = 300_000  # bytes of a buffer
 MOST_SELECTIONS = 40  # of a buffer; the last ones
+log = logging.getLogger(__name__)
+warned: set[Path] = set()
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,14 @@ def galleries(shown: Sequence[Shown]) -> dict[int, Gallery]:
         elif one.facet in sources:
             try:
                 if why := wrong_file(run.path / MEMORY_FILE, result):
-                    raise BadInput(f"{run.path / MEMORY_FILE} cannot be read ({why})")
+                    raise BadInput(f"{run.path / MEMORY_FILE} cannot be read ({why}); {AGAIN}")
                 contents = read_contents(run.path, one.group.experiment.scenario, share)
                 left -= contents.n_bytes
             except (BadInput, OSError, KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
                 notes.append(f"Its memory cannot be shown: {error}")
+                if run.path not in warned:  # a live page asks again and again
+                    warned.add(run.path)
+                    log.warning("memory cannot be shown: %s", printable(str(error)))
         selections = selection_table(one, result.get("selections"))
         if contents or selections or notes:
             found[one.facet] = Gallery(

@@ -192,7 +192,7 @@ def judged(
         return ["tracebacks"], ""
     facts = kind.facts(folder, ended) if ended.code == 0 else None
     words = ended.err + ended.out
-    if isinstance(facts, Page):
+    if isinstance(facts, Page) and "cannot be shown" not in words:
         words += "\n".join(re.findall("memory cannot be shown: [^<]*", facts.text))
     said = [line for line in words.splitlines() if REFUSAL.search(line)]
     if said or ended.code:

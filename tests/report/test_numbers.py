@@ -113,7 +113,7 @@ def test_many_curves_are_cut_to_the_best_and_said(tmp_path):
     assert page.count('<table class="map"') == 2 * (STYLES + 2)
 
 
-def test_gallery_tells_weights_classes_and_gradient_error(tmp_path):
+def test_gallery_tells_weights_classes_and_gradient_error(tmp_path, caplog):
     folder = put_run(tmp_path, experiment_of("gcr"), square(50.0), memory=True, selections=[SELECTION])
     (section,) = sections_of(tmp_path)
     (found,) = section.galleries
@@ -135,6 +135,7 @@ def test_gallery_tells_weights_classes_and_gradient_error(tmp_path):
     assert section.galleries[0].contents is None
     assert "memory.safetensors cannot be read (not the file that result.json names)" in section.galleries[0].about
     assert "cannot be shown" in render(read_runs(tmp_path).groups)
+    assert [record.message.count("put back a copy of it") for record in caplog.records] == [1]  # once, with the remedy
 
 
 @pytest.mark.parametrize(("given", "said"), [({}, 1), ({"atoms": "plain"}, 0), ({"weights": "unit"}, 0)])
