@@ -33,7 +33,7 @@ PHASES = {
     "memory.safetensors": "results",
     "model.safetensors": "results",
 }
-MEASURED = {"seconds", "finished", "peak_bytes", "written", "date", "source", "digest"}
+MEASURED = {"seconds", "finished", "peak_bytes", "written", "date", "source", "digest", "bytes"}
 TRAIN = (
     "run letters --method gcr --model mlp --epochs 1 --buffer 10 --set tasks=3 --set batch=2 --processes 1 --out runs"
 )

@@ -139,8 +139,8 @@ def test_damaged_data_end_a_run_before_anything_of_it_is_kept(cache, tmp_path, f
 
 def test_data_damaged_before_the_last_evaluation_end_a_run_that_goes_on_with_it(cache, tmp_path, monkeypatch):
     parts = [Part.of(*made_data.examples(8, 4, (1, 6, 6), seed=seed)) for seed in range(2)]
-    write_set("letters", "made", Source(*parts, (1, 6, 6), tuple("abcd")))
-    experiment = compose("letters", "er", overrides={"epochs": 1, "model": "mlp", "tasks": 2, "buffer": 8})
+    write_set("damaged-at-the-end", "made", Source(*parts, (1, 6, 6), tuple("abcd")))
+    experiment = compose("damaged-at-the-end", "er", overrides={"epochs": 1, "model": "mlp", "tasks": 2, "buffer": 8})
     job = Job(experiment, RunFolder.of(tmp_path / "runs", experiment))
     real = loop.evaluate
 
@@ -153,10 +153,10 @@ def test_data_damaged_before_the_last_evaluation_end_a_run_that_goes_on_with_it(
     with pytest.raises(KeyboardInterrupt):
         run_job(0, job, Execution("cpu"), lambda event: None)
     assert job.folder.saved
-    damaged = cache / "letters" / "test-images.npy"
+    damaged = cache / "damaged-at-the-end" / "test-images.npy"
     content = damaged.read_bytes()
     damaged.write_bytes(content[:-64] + bytes(64))
-    words = "run letters --method er --epochs 1 --model mlp --buffer 8 --set tasks=2 --processes 1 --device cpu"
+    words = "run damaged-at-the-end --method er --epochs 1 --model mlp --buffer 8 --set tasks=2 --processes 1 --device cpu"
     command = [sys.executable, "-m", "gcr", *words.split(), "--out", str(tmp_path / "runs")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert ended.returncode == 1
