@@ -26,6 +26,7 @@ from gcr.memory.examples import refuse_not_finite
 from gcr.settings import BadInput, Misfit
 
 KINDS = ("tensor", "tuple", "dict")  # of what a network takes
+MOST_NUMBERS = 2**26  # of an example
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,9 @@ class Layout:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         if value["kind"] not in KINDS:
             raise Misfit(f"layout.kind must be one of {', '.join(KINDS)}, got {value['kind']!r:.40}")
+        for part in value["parts"]:
+            if not all(type(n) is int and n >= 0 for n in part["shape"]) or math.prod(part["shape"]) > MOST_NUMBERS:
+                raise Misfit(f"layout.parts must have a shape of whole numbers, got {part['shape']!r:.40}")
         parts = tuple(Part(p["name"], p["dtype"], tuple(p["shape"])) for p in value["parts"])
         return cls(value["kind"], parts, tuple(map(from_json, value.get("names", ()))))
 

@@ -85,6 +85,11 @@ def from_state(
     if unknown := given.keys() - {"optimizer", "augment", "method", "device", "precision"}:
         raise BadInput(f"load takes optimizer, augment, method, device and precision, got {sorted(unknown)[0]}")
     layout = Layout.from_json(about["layout"])
+    if not about["classes"]:
+        raise Misfit("classes must not be empty")
+    kept = tensors.get(f"{MEMORY}image")
+    if kept is not None and not about["frozen"] and tuple(kept.shape[1:]) != layout.shape:  # frozen: it has features
+        raise Misfit(f"layout.parts must be those of memory.image, {list(kept.shape[1:])}, got {list(layout.shape)}")
     learner = kind(
         net,
         Policy.from_json(about["memory"]) if about["memory"] else 1,
@@ -211,7 +216,8 @@ def _optimizer_of(name: str, group: dict[str, Any]) -> Optimizer:
         raise Misfit(f"optimizer lacks {min(missing)}")
     for key, value in group.items():
         default = taken[key].default if key in taken else None
-        if (isinstance(default, bool) or key in ("foreach", "fused")) and not isinstance(value, bool | None):
+        is_open = key in ("foreach", "fused") and value is None  # torch decides
+        if (isinstance(default, bool) or key in ("foreach", "fused")) and not (isinstance(value, bool) or is_open):
             raise Misfit(f"optimizer.{key} must be true or false, got {value!r:.40}")
     if group.get("capturable") or group.get("differentiable"):
         raise Misfit("optimizer.capturable and optimizer.differentiable must be false in a saved state")

@@ -156,7 +156,9 @@ def test_data_damaged_before_the_last_evaluation_end_a_run_that_goes_on_with_it(
     damaged = cache / "damaged-at-the-end" / "test-images.npy"
     content = damaged.read_bytes()
     damaged.write_bytes(content[:-64] + bytes(64))
-    words = "run damaged-at-the-end --method er --epochs 1 --model mlp --buffer 8 --set tasks=2 --processes 1 --device cpu"
+    words = (
+        "run damaged-at-the-end --method er --epochs 1 --model mlp --buffer 8 --set tasks=2 --processes 1 --device cpu"
+    )
     command = [sys.executable, "-m", "gcr", *words.split(), "--out", str(tmp_path / "runs")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert ended.returncode == 1
