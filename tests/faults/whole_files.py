@@ -62,7 +62,6 @@ class Change:
     name: str
     do: Callable[[], None]
     left_out: Collection[int] = ()  # seeds that no table may show
-    unfinished: Collection[int] = ()  # those of them that look as if they were not finished: no table names them
     memory: Collection[int] = ()  # seeds without a memory of their own
     metrics: Collection[int] = ()
 
@@ -107,7 +106,7 @@ def changes() -> list[Change]:
         found += [
             Change(f"seed-{one} copied as seed-{SEEDS}", partial(copy_files, one, SEEDS), [SEEDS]),
             Change(f"experiment.json of seed-{one} deleted", partial(delete, "experiment.json", one), [one]),
-            Change(f"result.json of seed-{one} deleted", partial(delete, "result.json", one), [one], [one]),
+            Change(f"result.json of seed-{one} deleted", partial(delete, "result.json", one), [one]),
             Change(f"{MEMORY} of seed-{one} deleted", partial(delete, MEMORY, one), memory=[one]),
             Change(f"{METRICS} of seed-{one} deleted", partial(delete, METRICS, one), metrics=[one]),
         ]
@@ -193,7 +192,7 @@ def named(text: str) -> set[int]:
 
 
 def judge_table(change: Change, ended: Ended, facts: Any, expected: Any, others: Any) -> str:
-    said = {*change.left_out} - {*change.unfinished}
+    said = {*change.left_out}
     if ended.code or facts != expected:
         return f"exit code {ended.code}, {facts}, not {expected}"
     left = [line for line in ended.err.splitlines() if line.startswith("left out: ")]
@@ -203,7 +202,7 @@ def judge_table(change: Change, ended: Ended, facts: Any, expected: Any, others:
 
 def judge_foot(change: Change, ended: Ended, facts: str, expected: str, others: Any) -> str:
     """The line below the table counts and names what is left out."""
-    said = {*change.left_out} - {*change.unfinished}
+    said = {*change.left_out}
     foot = re.findall(r"^- (\d+) results? that cannot be read (?:is|are) left out: (.*)$", facts, re.MULTILINE)
     if not said:
         return f"left out: {foot}" if foot else ""
@@ -226,14 +225,14 @@ def judge_report(change: Change, ended: Ended, facts: Page, expected: Page, othe
         return "pictures of another run"
     if not facts.pictures and not re.search(r"memory cannot be shown: [^<]*not the file that result", facts.text):
         return "no pictures, and no reason"
-    said = len({*change.left_out} - {*change.unfinished})
+    said = len({*change.left_out})
     note = re.search(r"(\d+) results? left out", facts.text)
     return "" if (int(note[1]) if note else 0) == said else f"left out: {note}, not {said}"
 
 
 def judge_pack(change: Change, ended: Ended, facts: dict[str, Any], expected: dict[str, Any], others: Any) -> str:
     """Lines of the runs as they were; those with other metrics without any."""
-    said = {*change.left_out, *change.metrics} - {*change.unfinished}
+    said = {*change.left_out, *change.metrics}
     bare = {f"{GROUP.removeprefix('runs/')}/seed-{number}" for number in change.metrics}
     right_lines = {
         path: {key: value for key, value in line.items() if key != "metrics" or path not in bare}
