@@ -249,14 +249,6 @@ def fuzz() -> str:
     return markdown(head, [[name, *(f"{one[key]:,g}" for key in keys)] for name, one in _json("fuzz").items()])
 
 
-def busy() -> str:
-    """What ``make busy`` found."""
-    found = _json("busy")
-    head = ["processors", "spinning", "test processes", "load of 5 minutes", "passed", "failed", "skipped", "minutes"]
-    keys = ("processors", "spinning", "test_processes", "load_of_5_minutes", "passed", "failed", "skipped")
-    return markdown(head, [[*(f"{found.get(key, 0):,g}" for key in keys), f"{found['seconds'] / 60:.0f}"]])
-
-
 def kills() -> str:
     """Where the processes were when they were killed, of ``make faults``."""
     phases = _json("faults")["attacks"]["kills"]["measured"]

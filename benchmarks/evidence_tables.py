@@ -255,7 +255,6 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "gcr-plus": ("docs/choose.md", plus.targets),
     "gcr-plus-cost": ("docs/choose.md", plus.cost),
     "fuzz": ("docs/faults.md", other.fuzz),
-    "busy": ("docs/faults.md", other.busy),
     "kills": ("docs/faults.md", other.kills),
     "integrity": ("docs/faults.md", other.integrity),
 }
