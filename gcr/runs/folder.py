@@ -68,13 +68,15 @@ class RunFolder:
         """Why the run diverged; None: it did not."""
         try:
             values = read_json(self.path / FAILURE)
-            if values.get("experiment", "") not in ("", digest_of(self.experiment_values())):
-                return f"{self.path / FAILURE} is of another run; remove it and train this one"
-            return str(values["error"])
+            error = str(values["error"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
             return f"{self.path / FAILURE} cannot be read"
+        with suppress(OSError, ValueError):  # of an experiment that cannot be read, which others say
+            if values.get("experiment", "") not in ("", digest_of(self.experiment_values())):
+                return f"{self.path / FAILURE} is of another run; remove it and train this one"
+        return error
 
     @property
     def ended(self) -> bool:
@@ -82,8 +84,11 @@ class RunFolder:
 
     def fail(self, error: str) -> None:
         """A run that diverged would diverge again: write that down, for tables and searches."""
+        about = {"error": error}
+        with suppress(OSError, ValueError):
+            about["experiment"] = digest_of(self.experiment_values())
         with suppress(FileNotFoundError):  # another process has begun it meanwhile, and will come to the same end
-            write_json(self.path / FAILURE, {"error": error, "experiment": digest_of(self.experiment_values())})
+            write_json(self.path / FAILURE, about)
 
     @property
     def saved(self) -> bool:
