@@ -219,6 +219,8 @@ def _optimizer_of(name: str, group: dict[str, Any]) -> Optimizer:
         is_open = key in ("foreach", "fused") and value is None  # torch decides
         if (isinstance(default, bool) or key in ("foreach", "fused")) and not (isinstance(value, bool) or is_open):
             raise Misfit(f"optimizer.{key} must be true or false, got {value!r:.40}")
+        if type(default) in (int, float) and not (type(value) in (int, float) and abs(value) < 1e15):
+            raise Misfit(f"optimizer.{key} must be a number, got {value!r:.40}")
     if group.get("capturable") or group.get("differentiable"):
         raise Misfit("optimizer.capturable and optimizer.differentiable must be false in a saved state")
     optimizer: Optimizer = kind(**{key: value for key, value in group.items() if key in taken})
