@@ -10,7 +10,9 @@ from typing import Any
 
 from evidence_runs import NAMES, ROOT, Group, cells, difference, markdown, marked, read
 
+from gcr.analysis.load import read_runs
 from gcr.analysis.statistics import compare, welch
+from gcr.analysis.tables import columns, table
 
 CIFAR_ONLINE = ("online", "seq-cifar10")
 
@@ -228,6 +230,11 @@ def precision() -> str:
         differences = [difference(group, own[method], metric)[1] for metric in ("accuracy", "anytime")]
         lines.append([f"{NAMES[method]}, {other}", *differences])
     return markdown(["S-CIFAR-10 online, K = 500, 15 seeds", "final, minus bf16", "any-time, minus bf16"], lines)
+
+
+def demo() -> str:
+    """What ``gcr demo`` prints."""
+    return markdown(columns(), table(read_runs(ROOT / "results" / "demo.jsonl.gz").groups))
 
 
 def faults() -> str:

@@ -238,6 +238,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "figures": ("README.md", figures),
     "methods": ("docs/methods.md", methods),
     "variants": ("docs/reproduce.md", variants),
+    "demo": ("README.md", other.demo),
+    "demo-at-start": ("docs/index.md", other.demo),
     "steps": ("docs/performance.md", other.steps),
     "step-of-each": ("docs/performance.md", other.step_of_each),
     "solvers": ("docs/performance.md", other.solvers),

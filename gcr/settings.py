@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
+LARGEST = 1e15  # of a number in a file: what is averaged and squared has room
 LONGEST_WORD = 300  # characters of a message; the names of files are shorter
 # What values of another kind or size lead to, in a file that is whole but was not written by this gcr.
 MISFITS = (

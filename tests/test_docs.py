@@ -98,14 +98,6 @@ def test_the_tables_equal_the_raw_results():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_demos_table_is_that_of_the_readme():
-    """Which tests/test_figures.py compares with the raw results."""
-    pages = (README, ROOT / "docs/index.md")
-    readme, start = ([line for line in page.read_text().splitlines() if line.startswith("│")] for page in pages)
-    assert readme == start
-    assert len(readme) == 6
-
-
 def test_the_site_builds(tmp_path):
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")

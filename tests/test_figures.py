@@ -5,7 +5,6 @@ import statistics
 from pathlib import Path
 
 from gcr.analysis.load import read_runs
-from gcr.analysis.tables import table
 
 ROOT = Path(__file__).parents[1]
 
@@ -15,12 +14,6 @@ def cells(page):
     lines = [line.strip() for line in (ROOT / page).read_text().splitlines()]
     rows = [line[1:-1].replace("│", "|").split("|") for line in lines if line.startswith(("│", "|"))]
     return [[cell.strip().strip("*") for cell in row] for row in rows]
-
-
-def test_the_demo_table_of_the_readme():
-    shown = cells("README.md")
-    for row in table(read_runs(ROOT / "results/demo.jsonl.gz").groups):
-        assert row in shown
 
 
 def test_every_results_file_can_be_read():

@@ -16,12 +16,11 @@ from gcr.experiments.experiment import Experiment
 from gcr.files import brief
 from gcr.runs.folder import AGAIN, TRIALS, RunFolder, check_seed, check_together, ended_runs
 from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
-from gcr.settings import BadInput, brief_of, unknown
+from gcr.settings import LARGEST, BadInput, brief_of, unknown
 from gcr.training.metrics import forgetting_with_last
 
 StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
 
-LARGEST = 1e15  # of what is averaged and squared
 MOST = 100  # percent
 PROTOCOLS = {"class_il": "class-IL", "task_il": "task-IL"}
 METRICS = {

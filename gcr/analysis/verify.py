@@ -42,9 +42,7 @@ def verify(path: Path) -> Iterator[Checked]:
         return
     for here, folders, names in os.walk(path):
         folder = Path(here)
-        folders[:] = [
-            name for name in folders if not (name.startswith(".") and name.endswith(".part"))
-        ]  # not whole yet
+        folders[:] = [name for name in folders if not name.endswith(".part")]  # which are being made
         if "about.json" in names and "result.json" not in names:
             folders.clear()
             yield _checked(folder, partial(_check_data, folder))

@@ -22,7 +22,7 @@ from gcr.learner.state_folder import StateFolder
 from gcr.memory import Policy
 from gcr.memory.buffer_state import check_held
 from gcr.methods import METHODS
-from gcr.settings import MISFITS, BadInput, Misfit, brief_of, from_mapping, to_mapping
+from gcr.settings import LARGEST, MISFITS, BadInput, Misfit, brief_of, from_mapping, to_mapping
 from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, restore_optimizer
 from gcr.training.sgd import Sgd
 
@@ -216,10 +216,10 @@ def _optimizer_of(name: str, group: dict[str, Any]) -> Optimizer:
         raise Misfit(f"optimizer lacks {min(missing)}")
     for key, value in group.items():
         default = taken[key].default if key in taken else None
-        is_open = key in ("foreach", "fused") and value is None  # torch decides
-        if (isinstance(default, bool) or key in ("foreach", "fused")) and not (isinstance(value, bool) or is_open):
+        may_be_none = key in ("foreach", "fused")  # torch decides
+        if (isinstance(default, bool) or may_be_none) and not isinstance(value, bool | None if may_be_none else bool):
             raise Misfit(f"optimizer.{key} must be true or false, got {value!r:.40}")
-        if type(default) in (int, float) and not (type(value) in (int, float) and abs(value) < 1e15):
+        if type(default) in (int, float) and not (type(value) in (int, float) and abs(value) < LARGEST):
             raise Misfit(f"optimizer.{key} must be a number, got {value!r:.40}")
     if group.get("capturable") or group.get("differentiable"):
         raise Misfit("optimizer.capturable and optimizer.differentiable must be false in a saved state")

@@ -103,7 +103,7 @@ class Shares:
         return [None if gradient is None else next(parts).view_as(gradient) for gradient in gradients]
 
     def average(self, statistics: Sequence[Tensor]) -> None:
-        """In place, of running statistics: those of ghost batches are of each process's own."""
+        """In place, of running statistics of ghost batches, which are each process's own."""
         if self.ghosts > 1 and self.processes > 1 and statistics:
             for kept, total in zip(statistics, self.sum(statistics), strict=True):
                 assert total is not None

@@ -17,14 +17,13 @@ from torch import Tensor
 from gcr.files import Damaged, read_tensors, tensor_bytes, write_whole
 from gcr.memory.buffer_state import check_held
 from gcr.models.shares import Shares
-from gcr.settings import MISFITS, BadInput, brief_of
+from gcr.settings import LARGEST, MISFITS, BadInput, brief_of
 from gcr.training.optimizer import optimizer_tensors, restore_optimizer
 from gcr.training.schedule import Plan
 from gcr.training.settings import Training
 from gcr.training.state import MEMORY, OPTIMIZER, PLACE, RunState
 
 KEPT = 2
-LARGEST = 1e15  # of weights and seconds
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def _new_batch(view: Tensor, labels: Tensor, class_weights: Tensor | None) -> Ba
 
 def average_statistics(net: Network, extras: Extras) -> None:
     """Of ghost batches, over processes; those of the method's copies of the network, too."""
-    if net.shares is not None:
+    if net.shares is not None and net.shares.ghosts > 1:
         copies = [t for name, t in extras.items() if name.endswith((".running_mean", ".running_var"))]
         net.shares.average([*statistics(net), *copies])
 
