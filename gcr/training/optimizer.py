@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gcr.settings import BadInput
+from gcr.settings import BadInput, brief_of
 from gcr.training.sgd import Sgd
 
 AnyOptimizer = Sgd | Optimizer
@@ -87,8 +87,7 @@ def restore_optimizer(optimizer: AnyOptimizer, tensors: Mapping[str, Tensor]) ->
 
 
 def _check_remembered(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Of torch's own optimizers, each parameter has tensors of its shape, of the names that others with as many
-    dimensions have."""
+    """Of torch's own optimizers, each parameter has tensors of its shape, of all the names that a step would leave."""
     parameters: list[Tensor] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     known = type(optimizer) is getattr(torch.optim, type(optimizer).__name__, None)
     names: dict[int, set[str]] = {}
@@ -105,7 +104,24 @@ def _check_remembered(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
         if known and not single and not factored and tensor.shape != shape:
             raise ValueError(f"{key} is of shape {tuple(tensor.shape)}, its parameter of {tuple(shape)}")
         names.setdefault(int(number), set()).add(name)
-    for one, held in names.items():
-        alike = [names[n] for n in names if (parameters[n].dim() > 1) == (parameters[one].dim() > 1)]
-        if known and (lacking := set[str]().union(*alike) - held):
-            raise ValueError(f"{one}.{min(lacking)} is missing")
+    left = _left_by_a_step(optimizer) if known and names else []
+    for place, held in names.items() if left else ():
+        if lacking := left[place] - held:
+            raise ValueError(f"{place}.{min(lacking)} is missing")
+
+
+def _left_by_a_step(optimizer: Optimizer) -> list[set[str]]:
+    """The names of what it remembers of each parameter, from a step of its like with parameters of one number each."""
+    groups: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        ones = [nn.Parameter(torch.ones([1] * parameter.dim())) for parameter in group["params"]]
+        groups.append(group | {"params": ones} | {key: False for key in ("capturable", "fused") if key in group})
+    like: Optimizer = cast(Any, type(optimizer))(groups)
+    held = [parameter for group in groups for parameter in group["params"]]
+    for parameter in held:
+        parameter.grad = torch.ones_like(parameter)
+    try:
+        like.step()
+    except (RuntimeError, TypeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"{type(optimizer).__name__} makes no step: {brief_of(error)}") from None
+    return [set(like.state[parameter]) for parameter in held]

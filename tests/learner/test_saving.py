@@ -313,3 +313,30 @@ def test_an_optimizer_that_lacks_something(tmp_path, name):
         StateFolder(tmp_path / "state").write({"learner": about}, held)
         with pytest.raises(BadInput, match=f"optimizer does not fit the saved one .*{name[1:]}"):
             Learner.load(tmp_path / "state", mlp())
+
+
+def test_an_optimizer_that_lacks_something_of_every_parameter(tmp_path):
+    learner = Learner(mlp(), 12, optimizer=quick)
+    learner.fit(*blobs([A, B], n=8), epochs=1)
+    about, tensors = learner.state()
+    held = {key: tensor for key, tensor in tensors.items() if not key.endswith("exp_avg_sq")}
+    StateFolder(tmp_path / "state").write({"learner": about}, held)
+    with pytest.raises(BadInput, match=r"optimizer does not fit the saved one \(\d\.exp_avg_sq is missing\)"):
+        Learner.load(tmp_path / "state", mlp())
+    about["optimizer"]["groups"][0]["amsgrad"] = True
+    StateFolder(tmp_path / "state").write({"learner": about}, tensors)
+    with pytest.raises(BadInput, match=r"optimizer does not fit the saved one \(\d\.max_exp_avg_sq is missing\)"):
+        Learner.load(tmp_path / "state", mlp())
+
+
+ADAMS = ["Adam", "AdamW", "Adamax", "NAdam", "RAdam"]
+OTHERS = ["ASGD", "Adadelta", "Adafactor", "Adagrad", "RMSprop", "Rprop", "SGD"]
+
+
+@pytest.mark.parametrize("name", ADAMS + OTHERS)
+def test_every_optimizer_of_torch_comes_back(tmp_path, name):
+    make = getattr(torch.optim, name)
+    learner = Learner(mlp(), 12, optimizer=lambda p: make(p, lr=0.01)).fit(*blobs([A, B], n=8), epochs=1)
+    learner.save(tmp_path / "state")
+    again = Learner.load(tmp_path / "state", mlp(seed=1))
+    assert same_weights(learner.fit(*blobs([C], n=8), epochs=1).net, again.fit(*blobs([C], n=8), epochs=1).net)
