@@ -189,8 +189,7 @@ def parse_json(content: bytes, file: str | Path) -> dict[str, Any]:
     try:
         values = load_json(content)
     except ValueError as error:
-        why = "a number with too many digits" if "digits" in str(error) else error  # as Python refuses
-        raise Damaged(file, f"no JSON ({why})") from None
+        raise Damaged(file, f"no JSON ({_plainly(error)})") from None
     if not isinstance(values, dict):
         raise Damaged(file, f"must be a JSON object, got {type(values).__name__}")
     if (values.pop(KEY, None) is not None) != has_digest:
@@ -198,6 +197,13 @@ def parse_json(content: bytes, file: str | Path) -> dict[str, Any]:
     if not has_digest:
         _notice_unchecked(file)
     return values
+
+
+def _plainly(error: Exception) -> str:
+    """What Python and its libraries say in words of their own."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not of UTF-8"
+    return "a number with too many digits" if "digits" in str(error) else str(error)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
@@ -259,7 +265,7 @@ def parse_tensors(content: bytes, file: str | Path) -> tuple[dict[str, Any], dic
             raise ValueError("its header does not say what it is")
         tensors = load(content)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(file, f"no tensors ({error})") from None
+        raise Damaged(file, f"no tensors ({_plainly(error)})") from None
     if (about.pop(KEY, None) is not None) != has_digest:
         raise Damaged(file, "its digest is not in its header")
     if not has_digest:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gcr import files
 from gcr.analysis.load import Runs, StoredRun, Unreadable, read_runs
 from gcr.files import brief
 from gcr.runs.folder import RunFolder, wrong_file
@@ -26,11 +27,15 @@ def pack_runs(paths: Sequence[Path], metrics: bool = False) -> Packed:
     lines: dict[str, dict[str, Any]] = {}
     sources = []
     for path in paths:
+        before = len(files.unchecked)
         sources.append(read_runs(path))
+        unchecked = {Path(file).parent for file in files.unchecked[before:]}
         for run in (run for group in sources[-1].groups for run in group.runs):
             name = _name(run, path)
             result = {key: value for key, value in run.result().items() if key != "files"}  # which stay behind
             line: dict[str, Any] = {"experiment": run.experiment_values(), "result": result}
+            if run.path in unchecked or (isinstance(run, PackedRun) and run.unchecked):
+                line["unchecked"] = True
             if metrics:
                 try:
                     line |= {"metrics": epochs} if (epochs := _metrics(run)) else {}

@@ -37,6 +37,9 @@ def verify(path: Path) -> Iterator[Checked]:
     """What there is to check at or below ``path``, in order."""
     if not path.exists():
         raise BadInput(f"{path} does not exist; give a folder of runs, a cache of data sets or a state")
+    if (whole := _whole_of(path)) is not None:
+        yield whole
+        return
     if path.is_file():
         yield from _file(path)
         return
@@ -56,6 +59,18 @@ def verify(path: Path) -> Iterator[Checked]:
             yield from _file(folder / name)
         if missing := _missing_head(folder, names):
             yield Checked(folder / missing[0], f"{folder / missing[0]} is missing; {missing[1]}")
+
+
+def _whole_of(path: Path) -> Checked | None:
+    """The version of a state, or the data set, that ``path`` is a part of."""
+    path = path.absolute()
+    for folder in (path, path.parent):
+        number = folder.name.removeprefix("version-")
+        if number != folder.name and number.isdecimal() and int(number) in StateFolder(folder.parent).versions():
+            return _checked(folder, partial(StateFolder(folder.parent).read, int(number)))
+    if path.name in (*ARRAYS, "about.json") and path.with_name("about.json").exists():
+        return _checked(path.parent, partial(_check_data, path.parent))
+    return None
 
 
 def _missing_head(folder: Path, names: list[str]) -> tuple[str, str] | None:
@@ -138,6 +153,8 @@ def _check_packed(path: Path) -> None:
     if bad:
         why = f"{len(bad)} {'line' if len(bad) == 1 else 'lines'}, first line {bad[0].number}: {bad[0].why}"
         raise BadInput(f"{path} is damaged ({why}); get or pack it again")
+    if any(run.unchecked for run in runs):
+        files.linked_to_none.append(str(path))
 
 
 def _check_data(folder: Path) -> None:

@@ -177,6 +177,7 @@ class LiveServer(ThreadingHTTPServer):
 class Answer(BaseHTTPRequestHandler):
     server: LiveServer
     server_version, sys_version = "gcr", ""
+    default_request_version = "HTTP/1.0"  # one without headers is answered with headers
     timeout = CONNECTION_SECONDS  # for each part that is sent or taken
 
     def parse_request(self) -> bool:
@@ -205,6 +206,10 @@ class Answer(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, b"there is only one page: /\n", "text/plain")
 
     do_HEAD = do_GET
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Requests that are none, with the headers of all answers."""
+        self._answer(HTTPStatus(code), f"{HTTPStatus(code).phrase}\n".encode(), "text/plain")
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.server.set_deadline(self.connection, CONNECTION_SECONDS)

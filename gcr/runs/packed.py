@@ -1,9 +1,9 @@
 """Packed runs: the finished runs of a study in one gzipped JSON-lines file, small enough for a repository.
 
 The first line has ``format``, ``version``, the number of ``runs`` and the ``sha256`` of all further lines (older
-files lack the last two). Each further line is a run: ``path`` (as
-``run-name/seed-0``), ``experiment``, ``result``, where they were kept ``metrics``, and a digest of the line. Readers
-treat the file as a folder: ``online.jsonl.gz/run-name/seed-0``. Equal runs give equal bytes.
+files lack the last two). Each further line is a run: ``path`` (as ``run-name/seed-0``), ``experiment``, ``result``,
+where they were kept ``metrics``, ``unchecked`` where these had no digest before, being of an older gcr, and a digest of
+the line. Readers treat the file as a folder: ``online.jsonl.gz/run-name/seed-0``. Equal runs give equal bytes.
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ class PackedRun:
 
     def memory(self) -> dict[str, Tensor] | None:
         return None
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether nothing said, when it was packed, that it was as it had been written."""
+        return "unchecked" in self.values
 
 
 class BadFile(BadInput):

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import shutil
+from pathlib import Path
 
 import made_data
 import pytest
@@ -242,6 +243,34 @@ def test_files_of_an_older_gcr_are_counted(tree, capfd, caplog):
     assert capfd.readouterr().out.endswith("0 damaged; 3 of an older gcr could be checked in part only\n")
     (message,) = caplog.messages
     assert "experiment.json carries no digest, being of an older gcr" in message
+
+
+def test_runs_of_an_older_gcr_that_were_packed_are_counted(tree, capfd):
+    for file in (tree / "runs").rglob("experiment.json"):
+        values = json.loads(file.read_text())
+        del values["digest"]
+        file.write_text(json.dumps(values, indent=2) + "\n")
+    once, twice = tree / "old.jsonl.gz", tree / "again.jsonl.gz"
+    for packed, source in ((once, tree / "runs"), (twice, once)):
+        assert run_cli(["results", "pack", str(source), str(packed)]) == 0
+        capfd.readouterr()
+        assert run_cli(["verify", str(packed)]) == 0
+        assert capfd.readouterr().out.endswith("0 damaged; 1 of an older gcr could be checked in part only\n")
+
+
+def test_a_part_of_a_state_or_a_data_set_stands_for_the_whole(tree, monkeypatch):
+    parts = [*files_of(tree / "cache"), *files_of(tree / "state"), *(tree / "state").glob("version-*")]
+    parts = [part for part in parts if not part.name.startswith(".")]
+    assert len(parts) == 5 + 2 * 2 + 2
+    for part in parts:
+        (found,) = verify(part)
+        assert not found.damage
+    (tensors,) = (tree / "state/version-0002").glob("*.safetensors")
+    tensors.write_bytes(tensors.read_bytes()[:-1] + b"!")
+    monkeypatch.chdir(tensors.parent)
+    for part in (tensors, tensors.parent, Path("learner.json")):
+        (found,) = verify(part)
+        assert found.damage
 
 
 def test_what_has_nothing_to_check_is_refused(tmp_path, capfd):

@@ -119,6 +119,17 @@ def test_the_policy_of_the_page_is_also_sent_as_a_header(tmp_path):
     assert policy == html.unescape(re.search('Content-Security-Policy" content="([^"]*)"', page)[1])
 
 
+@pytest.mark.parametrize("request_line", [b"GET / HTTP/nine", b"GET", b"GET /" + b"a" * 70_000 + b" HTTP/1.1"])
+def test_what_is_no_request_is_answered_with_the_same_headers(tmp_path, request_line):
+    with served(tmp_path) as server, socket.create_connection(server.server_address) as connection:
+        connection.sendall(request_line + b"\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.makefile("rb").read()
+    assert b"HTTP/1.0 4" in answer[:10]
+    assert b"Content-Security-Policy: default-src 'none'" in answer
+    assert b"<html" not in answer
+
+
 def test_200_slow_connections_keep_nobody_out(tmp_path):
     """They begin a request and never end it. They hold few threads, and the page is answered all the while."""
     put_run(tmp_path, experiment_of("er"), square(50.0))
