@@ -24,6 +24,7 @@ from gcr.settings import BadInput
 
 ANSWER_SECONDS = 4.0  # for a connection, and again for an answer
 JOIN_SECONDS = 30.0  # for joining a cluster whose head has answered; Ray needs one, on a busy machine ten
+START_ATTEMPTS = 3  # of a cluster of our own: Ray gives its processes few seconds, too few on a busy machine
 EXTRA = "pip install 'gradient-coreset-replay[ray]'"
 # The beginning of every HTTP/2 connection, which Ray's head speaks: the client's greeting with an empty frame of
 # settings; the server answers with a frame of settings, whose fourth byte is 4.
@@ -194,27 +195,34 @@ def joined(how: Execution) -> Iterator[Cluster]:
     logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of its own defaults
     import ray
 
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
-    try:
-        if how.address is None:
-            cpus = (how.processes or os.cpu_count() or 1) * how.threads
-            with on_loopback():
-                # Workers of equal rank with other programs: at Ray's 15 they stand still on a busy machine.
-                own: dict[str, Any] = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}
-                ray.init(address="local", num_cpus=cpus, **own, **quiet)
-        else:
-            ray.init(address=how.address, **quiet)
-    except Exception as error:
-        with suppress(Exception):
-            ray.shutdown()
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise (
-            cannot_join(how.address, why) if how.address else BadInput(f"cannot start Ray on this machine ({why})")
-        ) from None
+    for attempts_left in reversed(range(START_ATTEMPTS if how.address is None else 1)):
+        try:
+            _start(ray, how)
+            break
+        except Exception as error:
+            with suppress(Exception):
+                ray.shutdown()
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            if how.address:
+                raise cannot_join(how.address, why) from None
+            if not attempts_left:
+                raise BadInput(f"cannot start Ray on this machine ({why})") from None
     try:
         yield Cluster(ray)
     finally:
         ray.shutdown()
+
+
+def _start(ray: Any, how: Execution) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    if how.address is not None:
+        ray.init(address=how.address, **quiet)
+        return
+    cpus = (how.processes or os.cpu_count() or 1) * how.threads
+    # Workers of equal rank with other programs: at Ray's 15 they stand still on a busy machine.
+    own: dict[str, Any] = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}
+    with on_loopback():
+        ray.init(address="local", num_cpus=cpus, **own, **quiet)
 
 
 @contextmanager
