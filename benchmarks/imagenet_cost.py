@@ -13,6 +13,7 @@ between GPUs is not measured. Writes ``results/imagenet-cost.json`` after each p
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import json
 import os
@@ -259,6 +260,7 @@ def main() -> None:
                 print(f"no time left for {case}")
                 continue
             about["steps"].append(time_step(case, scenario, sizes, device))
+            gc.collect()  # the memory of runs that are done
             done("step", about["steps"][-1])
     done("written", str(options.out))
 
