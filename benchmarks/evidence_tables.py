@@ -244,6 +244,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "step-of-each": ("docs/performance.md", other.step_of_each),
     "solvers": ("docs/performance.md", other.solvers),
     "library-speed": ("docs/performance.md", library.speed),
+    "imagenet-cost": ("docs/scale-out.md", library.imagenet_cost),
     "pruning": ("docs/library.md", library.pruning),
     "selectors": ("docs/selection.md", other.selectors),
     "statistics": ("docs/appendix.md", other.statistics),

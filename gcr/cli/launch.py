@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcr.cli.console import err, out, print_sheets, warn_of_unreadable
+from gcr.runs.place import Place
 from gcr.settings import BadInput
 
 if TYPE_CHECKING:
@@ -32,24 +33,17 @@ def train_and_show(
 
     Settings that were ``given`` are listed below the table, those that are ``varied`` in its rows.
     """
-    if not is_shared():
-        return _train_and_show(jobs, folder, how, title, given, varied)
-    from gcr.runs.processes import Place, begins, check_shared, joined
-
     place = Place.of_environment()
-    assert place is not None
+    if place is None:
+        return _train_and_show(jobs, folder, how, title, given, varied)
+    from gcr.runs.processes import begins, check_shared, joined
+
     check_shared(jobs, how, place)
     check_ready([job.experiment for job in jobs], how, set())
     with joined(jobs[0], how, place) as how:
         if place.rank == 0:
             return _train_and_show(jobs, folder, how, title, given, varied)
         return _follow(jobs[0], how) if begins(how) else 0
-
-
-def is_shared() -> bool:
-    """Whether torchrun began several processes, of which this is one."""
-    names = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # importing torch to ask would take seconds
-    return all(name in os.environ for name in names) and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def _follow(job: Job, how: Execution) -> int:
@@ -164,8 +158,8 @@ def memory_line(experiments: Sequence[Experiment]) -> str:
 
 def this_command() -> str:
     program = ["python", "-m", "gcr"] if sys.argv[0].endswith("__main__.py") else [sys.argv[0]]
-    if is_shared():
-        program = ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])]
-        program += ["-m", "gcr"]
+    if place := Place.of_environment():
+        processes = os.environ.get("LOCAL_WORLD_SIZE", str(place.world))
+        program = ["torchrun", "--nproc-per-node", processes, "-m", "gcr"]
     kept = [word for word in words if word not in ("--fresh", "--resume")]
     return shlex.join([*program, *kept, *(["--resume"] if kept[:1] == ["run"] else [])])

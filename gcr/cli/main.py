@@ -40,6 +40,7 @@ from gcr.cli.parse import read_buffers, read_pack, read_seeds, read_settings, re
 from gcr.cli.reproduce import reproduce, sweep
 from gcr.cli.results import results_app, verify
 from gcr.cli.update import COMMANDS
+from gcr.runs.place import Place
 from gcr.settings import BadInput, unknown
 
 app = typer.Typer(
@@ -86,7 +87,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    if launch.is_shared() and context.invoked_subcommand != "run":
+    if Place.of_environment() and context.invoked_subcommand != "run":
         raise BadInput(f"torchrun is for gcr run, got gcr {context.invoked_subcommand}; leave out torchrun")
 
 

@@ -8,11 +8,10 @@ are the same everywhere, a copy costs bytes and no messages.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory
@@ -24,35 +23,11 @@ from torch import distributed as dist
 from gcr.models.shares import PeerLost, Shares, lost
 from gcr.runs.job import Event, Execution, Job, Listener, follow_job, identity, run_job
 from gcr.runs.local import end_with_parent, pick_device, set_kernels
+from gcr.runs.place import Place
 from gcr.runs.signals import Stop
 from gcr.settings import BadInput
 
-NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 PEER_SECONDS = 600.0  # to wait for another process: it may be reading data, or saving
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which of how many processes this is."""
-
-    rank: int
-    world: int
-    on_machine: int  # its number among those of this machine
-
-    @classmethod
-    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Place | None:
-        """None: torchrun did not begin this process, or this one alone.
-
-        >>> Place.of_environment({"RANK": "1"}), Place.of_environment(dict.fromkeys(NEEDED, "2"))
-        (None, Place(rank=2, world=2, on_machine=2))
-        """
-        if not all(name in environment for name in NEEDED):
-            return None
-        values = [environment[name] for name in NEEDED[:3]]
-        if not all(value.isdecimal() for value in values):
-            raise BadInput(f"{', '.join(NEEDED[:3])} must be whole numbers, as torchrun sets them, got {values}")
-        rank, world, on_machine = map(int, values)
-        return cls(rank, world, on_machine) if world > 1 else None
 
 
 def check_shared(jobs: list[Job], how: Execution, place: Place) -> None:
