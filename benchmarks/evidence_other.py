@@ -256,6 +256,14 @@ def fuzz() -> str:
     return markdown(head, [[name, *(f"{one[key]:,g}" for key in keys)] for name, one in _json("fuzz").items()])
 
 
+def busy() -> str:
+    found = _json("busy")
+    head = ["tests passed", "failed", "spinning processes", "cores", "test processes", "load", "minutes"]
+    values = [found["passed"], found.get("failed", 0) + found.get("errors", 0), found["spinning"], found["processors"]]
+    values += [found["test_processes"], round(found["load_of_5_minutes"]), round(found["seconds"] / 60)]
+    return markdown(head, [[f"{value:,}" for value in values]])
+
+
 def kills() -> str:
     """Where the processes were when they were killed, of ``make faults``."""
     phases = _json("faults")["attacks"]["kills"]["measured"]

@@ -7,6 +7,7 @@ import json
 from evidence_runs import DATA, ROOT, Group, cells, difference, markdown, read
 
 from gcr import paper
+from gcr.analysis.statistics import compare, holm
 
 # results/gcr-plus-registration.md: scenario, regime, steps a batch -> target by K
 TARGETS = {
@@ -41,6 +42,41 @@ def targets() -> str:
                                  method="gcr", buffer=buffer)  # fmt: skip
             rows.append([name, f"{buffer:,}", found, str(target), minus, *others, f"{cell.mean:.2f}"])
     return markdown(["scenario", "K", "GCR+ (seeds)", "target", "minus GCR", "GCR", "DER++", "paper's GCR"], rows)
+
+
+TESTS = 12  # three comparisons in four cells
+AS_OTHERS = {"der": "DER++ with the same average and softmax", "gcr": "GCR with the same, its pool inside K"}
+
+
+def comparisons() -> str:
+    """`gcr+` minus each opponent with K = 500, over common seeds; corrected by Holm for all announced tests."""
+    ours = {place_of(group): group for group in read("gcr-plus").values()}
+    published = {
+        (c.scenario, c.regime): c.group for c in cells("accuracy") if (c.method, c.group.buffer) == ("gcr", 500)
+    }
+    others = {(g.experiment["scenario"], g.experiment["stream"]["online"], name.split("-as-")[1].split("-")[0]): g
+              for name, g in read("gcr-plus-comparisons").items()}  # fmt: skip
+    found: list[tuple[str, str, int, str, float | None]] = []
+    for regime, scenario in (
+        (r, s) for r in ("online", "offline") for s in DATA if s in ("seq-cifar10", "seq-cifar100")
+    ):
+        opponents = {"GCR as published": published.get((scenario, regime))}
+        opponents |= {text: others.get((scenario, regime == "online", key)) for key, text in AS_OTHERS.items()}
+        plus = ours[scenario, regime, 1, 500]
+        for name, group in opponents.items():
+            if group is not None:
+                mine, theirs = plus.by_seed("accuracy"), group.by_seed("accuracy")
+                test, n = compare(mine, theirs), len(mine.keys() & theirs.keys())
+                text = f"{test.difference:+.2f} ± {test.sem:.2f}"
+                whole = n == (15 if regime == "online" else 5)
+                found.append((f"{DATA[scenario]} {regime}", name, n, text, test.p if whole else None))
+    tested = [p for *_, p in found if p is not None]
+    corrected = iter(holm([*tested, *[1.0] * (TESTS - len(tested))]))
+    rows = []
+    for where, name, n, text, p in found:
+        after = f"{next(corrected):.2g}" if p is not None else "not tested"
+        rows.append([where, name, str(n), text, after])
+    return markdown(["scenario", "GCR+ minus", "seeds", "final accuracy", "p, corrected"], rows)
 
 
 def cost() -> str:

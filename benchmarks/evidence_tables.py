@@ -256,8 +256,10 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "corrupted": ("docs/appendix.md", other.corrupted),
     "faults": ("docs/faults.md", other.faults),
     "gcr-plus": ("docs/choose.md", plus.targets),
+    "gcr-plus-comparisons": ("docs/choose.md", plus.comparisons),
     "gcr-plus-cost": ("docs/choose.md", plus.cost),
     "fuzz": ("docs/faults.md", other.fuzz),
+    "busy": ("docs/faults.md", other.busy),
     "kills": ("docs/faults.md", other.kills),
     "integrity": ("docs/faults.md", other.integrity),
 }
