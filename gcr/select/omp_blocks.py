@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from gcr.select.nnls import nonnegative_solution
-from gcr.select.omp_guess import Guess, Problem, Support
+from gcr.select.omp_guess import Guess, Problem, Reached, Support
 
 LINE_BYTES = 2**30  # of inner products of all rows with the support that are held
 ROUNDS = 20  # that are guessed at once
 CANDIDATES = 256
 BLOCK = 2**22  # numbers in a block of rows
-FRESH = 16  # blocks after which P is computed anew
+FRESH = 24  # blocks after which P is computed anew
 
 
 @dataclass
@@ -41,6 +41,7 @@ class Matching(Problem):
     support: Support = field(init=False)
     now: Tensor = field(init=False)  # [n]: correlations with what is unmatched
     lines: Tensor | None = None  # [most, n]: <g_s, g_j> of the slots, if they are held; of ``rough`` rows
+    reached: Reached | None = None  # candidates of the last block, unless P was computed anew since
     age: int = 0  # blocks since P was fresh
 
     def __post_init__(self) -> None:
@@ -97,8 +98,10 @@ class Matching(Problem):
         if self.lines is not None and self.lines.dtype == left.dtype:
             lines = self.lines[: len(rows)]
             return weights @ (lines if some is None else lines[:, some])
-        b, c = len(weights), right.shape[1]
-        scaled = (weights.unsqueeze(2) * right[rows]).transpose(1, 2).reshape(b * c, -1)  # [b c, k]
+        (b, k), f, c = weights.shape, left.shape[1], right.shape[1]
+        if some is not None and len(some) * (f + c + b) < b * c * f:  # few rows: their products cost less
+            return weights @ self.products(rows, some)
+        scaled = (weights.unsqueeze(2) * right[rows]).transpose(1, 2).reshape(b * c, k)
         total, step = (scaled @ left[rows]).T, max(BLOCK // (b * c), 1)  # [f, b c]
         if some is not None:
             left, right = left[some], right[some]
@@ -130,7 +133,7 @@ class Matching(Problem):
         k, most = len(rows), len(rows) + FRESH * ROUNDS  # rows that can come before this happens again
         inverse = weights.new_zeros(most, most)
         inverse[:k, :k] = torch.cholesky_inverse(factor)
-        self.support, self.age = Support.make(rows, weights, inverse), 0
+        self.support, self.reached, self.age = Support.make(rows, weights, inverse), None, 0
         self.update_now()
 
     def update_now(self) -> None:
@@ -179,8 +182,21 @@ class Matching(Problem):
         candidates = score.topk(min(CANDIDATES, len(score))).indices
         candidates = candidates[open_[candidates]].sort().values  # ascending, so that the lowest row wins a tie
         rounds = min(ROUNDS, len(candidates), int(room) if self.cost is None else ROUNDS)
-        cross, now = self.support_products(candidates), self.now[candidates]
-        return self.accept(Guess(self, self.support, cross, candidates, now, rounds, room), room)
+        self.reached = self.reach(candidates)
+        return self.accept(Guess(self, self.support, self.reached, self.now[candidates], rounds, room), room)
+
+    def reach(self, candidates: Tensor) -> Reached:
+        """What the block before had of these candidates is not computed again."""
+        if self.reached is None:
+            cross = self.support_products(candidates)
+            return Reached(candidates, cross, self.support.inverse[: len(cross), : len(cross)] @ cross)
+        before, place = self.reached, torch.searchsorted(self.reached.rows, candidates)
+        place = place.clamp_max(len(before.rows) - 1)
+        cross, reach = before.cross[:, place], before.reach[:, place]
+        new = torch.nonzero(before.rows[place] != candidates).flatten()
+        cross[:, new] = self.support_products(candidates[new])
+        reach[:, new] = self.support.inverse[: len(cross), : len(cross)] @ cross[:, new]
+        return Reached(candidates, cross, reach)
 
     def accept(self, guess: Guess, room: float) -> bool:
         """The rounds of the guess that were right."""
@@ -193,7 +209,10 @@ class Matching(Problem):
         right = self.right_rounds(guess, guess.weights[:-1] - start, room)
         change = (guess.weights[right - 1] - start).unsqueeze(0)
         self.now = self.now - self.matched(guess.support.rows, change)[0]
-        self.support = guess.support_after(right).merged()
+        support, reach = guess.after(right)
+        self.support = support.merged()
+        cross = torch.cat([guess.cross, self.products(support.rows[k:], guess.candidates)])
+        self.reached = Reached(guess.candidates, cross, reach)
         if right < b:
             return True
         self.let_return(guess.left, guess.last)

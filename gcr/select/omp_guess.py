@@ -7,6 +7,7 @@ enter add ``V V^T``, a row that leaves takes away ``p p^T / p_s``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -106,6 +107,14 @@ class Support:
         return column, multiple
 
 
+class Reached(NamedTuple):
+    """Some rows, as the slots see them."""
+
+    rows: Tensor  # [m] int64, ascending
+    cross: Tensor  # [k, m]: their products with the slots
+    reach: Tensor  # [k, m]: A, P times these
+
+
 class Guess:
     """Rounds among the candidates only, in stretches that end where a row leaves.
 
@@ -117,20 +126,19 @@ class Guess:
         self,
         problem: Problem,
         support: Support,
-        cross: Tensor,
-        candidates: Tensor,
+        reached: Reached,
         now: Tensor,
         rounds: int,
         room: float,
     ) -> None:
-        """``cross`` are products of the slots with the candidates, ``now`` the candidates' correlations."""
-        self.support, self.candidates = support, candidates
-        self.stretches: list[tuple[Support, Stretch, int, Support]] = []  # before, rounds, how many, after
+        """``now`` are the candidates' correlations."""
+        self.support, self.cross, self.reach = support, reached.cross, reached.reach
+        self.candidates = candidates = reached.rows
+        self.stretches: list[tuple[Support, Tensor, Stretch, int]] = []  # support and reach before, rounds, how many
         self.leaving: dict[int, list[int]] = {}  # rows that leave in a round
         self.left: list[int] = []  # slots that left in the last round
         self.last, self.ended, self.singular_row, done = self.support.weights, False, 0, 0
-        self.reach = self.support.inverse[: len(cross), : len(cross)] @ cross
-        self.system = problem.products(candidates, candidates) - cross.T @ self.reach
+        self.system = problem.products(candidates, candidates) - self.cross.T @ self.reach
         self.system.diagonal().add_(problem.ridge)
         self.now, self.bar = now, torch.zeros_like(now)
         weights: list[Tensor] = []
@@ -144,8 +152,8 @@ class Guess:
             done += length
             if negative and problem.cost is not None:
                 break
-        self.rows = torch.cat([problem.keep[:0], *(s.rows[:length] for _, s, length, _ in self.stretches)])
-        self.values = torch.cat([self.now[:0], *(s.values[:length] for _, s, length, _ in self.stretches)])
+        self.rows = torch.cat([problem.keep[:0], *(s.rows[:length] for *_, s, length in self.stretches)])
+        self.values = torch.cat([self.now[:0], *(s.values[:length] for *_, s, length in self.stretches)])
         size = len(self.support.rows)
         self.weights = torch.stack([torch.nn.functional.pad(w, (0, size - len(w))) for w in weights] or [self.now[:0]])
 
@@ -160,6 +168,7 @@ class Guess:
     def take(self, stretch: Stretch, length: int, negative: bool, place: int) -> list[Tensor]:
         """The first ``length`` rounds, the last of them with signs. Returns the weights after each round."""
         before = self.support
+        self.stretches.append((before, self.reach, stretch, length))
         weights = [
             torch.cat([before.weights + change, own[:length]])
             for change, own in zip(stretch.support_change[:length], stretch.weights[:length], strict=True)
@@ -172,10 +181,8 @@ class Guess:
         self.left = [slot for slot, _, _ in left]
         self.leaving[place] = self.support.rows[self.left].tolist() if left else []
         self.ended = bool(left) and not bool(self.support.alive[-1])
-        self.stretches.append((before, stretch, length, self.support))
         places, lines = stretch.places[:length], stretch.lines[:length]
-        into = stretch.inverse[:length, :length].T @ lines
-        self.reach = torch.cat([self.reach - self.reach[:, places] @ into, into])
+        self.reach = stretch.reach_with(self.reach, length)
         self.system = self.system - lines.T @ lines
         self.now = self.now - stretch.halves[:length] @ lines
         self.bar[places] = -torch.inf
@@ -187,15 +194,15 @@ class Guess:
             self.now = self.now + line * multiple
         return weights
 
-    def support_after(self, rounds: int) -> Support:
-        """The support after so many rounds."""
-        for before, stretch, length, after in self.stretches:
-            if rounds < length:
-                return before.grown(stretch, rounds)
-            rounds -= length
+    def after(self, rounds: int) -> tuple[Support, Tensor]:
+        """Support and reach after so many rounds."""
+        for before, reach, stretch, length in self.stretches:
             if rounds == 0:
-                return after
-        raise AssertionError("fewer rounds were guessed")
+                return before, reach
+            if rounds < length:
+                return before.grown(stretch, rounds), stretch.reach_with(reach, rounds)
+            rounds -= length
+        return self.support, self.reach
 
 
 @dataclass(frozen=True)
@@ -212,6 +219,11 @@ class Stretch:
     reach: Tensor  # [k, b]: A of these rows
     weights: Tensor  # [b, b]: of the rows after each round
     support_change: Tensor  # [b, k]: of the support's weights after each round
+
+    def reach_with(self, reach: Tensor, length: int) -> Tensor:
+        """A of the candidates, with the first ``length`` of these rows in the support."""
+        into = self.inverse[:length, :length].T @ self.lines[:length]
+        return torch.cat([reach - reach[:, self.places[:length]] @ into, into])
 
     def usable(self, support: Support) -> tuple[int, bool]:
         """How many rounds come before one whose row is singular, or end with one that makes a weight negative."""
