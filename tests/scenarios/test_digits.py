@@ -1,7 +1,11 @@
+from pathlib import Path
+
 import pytest
 import torch
 
 from gcr.scenarios import load
+from gcr.scenarios.datasets import digits
+from gcr.settings import BadInput
 
 
 def test_digits_are_all_there_once():
@@ -31,3 +35,20 @@ def test_normalisation_is_that_of_the_training_images():
     scaled = s.train.pixels.float() / 255
     assert s.views.mean[0] == pytest.approx(float(scaled.mean()), abs=1e-3)
     assert s.views.std[0] == pytest.approx(float(scaled.std()), abs=1e-3)
+
+
+def test_the_file_is_what_scikit_learn_reads(monkeypatch):
+    from sklearn.datasets import load_digits
+
+    images, target = load_digits(return_X_y=True)
+    table = digits._table()
+    assert (table[:, :-1] == images).all()
+    assert (table[:, -1] == target).all()
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    assert (digits._table() == table).all()
+
+
+def test_without_scikit_learn(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BadInput, match="pip install scikit-learn"):
+        load("seq-digits")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -11,13 +14,9 @@ from gcr.settings import BadInput
 
 def load_digits() -> tuple[Images, Images]:
     """Train and test images: every fifth example of each class, in the file's order, is for testing."""
-    try:
-        from sklearn import datasets
-    except ImportError:
-        raise BadInput("seq-digits needs scikit-learn: pip install scikit-learn") from None
-    bunch = datasets.load_digits()
-    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
-    labels = bunch.target.astype(np.int64)
+    table = _table()
+    pixels = np.rint(table[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    labels = table[:, -1].astype(np.int64)
     for_testing = np.zeros(len(labels), dtype=bool)
     for label in range(10):
         for_testing[np.flatnonzero(labels == label)[4::5]] = True
@@ -25,3 +24,17 @@ def load_digits() -> tuple[Images, Images]:
         Images(torch.from_numpy(pixels[rows]), torch.from_numpy(labels[rows])) for rows in (~for_testing, for_testing)
     )
     return train, test
+
+
+def _table() -> np.ndarray:
+    """64 pixels from 0 to 16 and a label in a row. From the file itself: to import scikit-learn takes a second."""
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise BadInput("seq-digits needs scikit-learn: pip install scikit-learn")
+    file = Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz"
+    if file.exists():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits  # of a version that keeps it elsewhere
+
+    images, target = load_digits(return_X_y=True)
+    return np.column_stack([images, target])
