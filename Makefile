@@ -47,6 +47,7 @@ bench: setup
 	$(BIN)/python benchmarks/selection.py $(if $(CORDS),--cords $(CORDS))
 	$(BIN)/python benchmarks/selection_library.py --quick $(if $(ANOMALIB),--anomalib $(ANOMALIB))
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/start_up.py
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -43,6 +43,11 @@ def step_of_each() -> str:
     return markdown(["method", "ms a step", "GFLOP a step"], lines)
 
 
+def start_up() -> str:
+    rows = [[row["what"], f"{row['seconds']:.2f}", f"{row['limit']:g}"] for row in _json("start-up")["rows"]]
+    return markdown(["command", "seconds", "limit"], rows)
+
+
 def solvers() -> str:
     """Seconds of one selection by different solvers."""
     cpu, gpu = ({row["what"]: row for row in _json(f"selection-{where}")["compared"]} for where in ("cpu", "cuda"))
