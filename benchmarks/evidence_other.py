@@ -263,8 +263,14 @@ def fuzz() -> str:
 
 def busy() -> str:
     found = _json("busy")
-    head = ["tests passed", "failed", "spinning processes", "cores", "test processes", "load", "minutes"]
-    values = [found["passed"], found.get("failed", 0) + found.get("errors", 0), found["spinning"], found["processors"]]
+    head = ["tests passed", "skipped", "failed", "spinning processes", "cores", "test processes", "load", "minutes"]
+    values = [
+        found["passed"],
+        found["skipped"],
+        found.get("failed", 0) + found.get("errors", 0),
+        found["spinning"],
+        found["processors"],
+    ]
     values += [found["test_processes"], round(found["load_of_5_minutes"]), round(found["seconds"] / 60)]
     return markdown(head, [[f"{value:,}" for value in values]])
 

@@ -48,7 +48,7 @@ class Enough(BaseException):
 
 
 def in_turns(write: Callable[[], None], times: int) -> dict[str, float]:
-    """Milliseconds of writing with and without ``fsync``: the fewest, which other programs disturbed least."""
+    """Milliseconds of writing with and without ``fsync``, in turns: the medians."""
     plain = os.fsync
     spent: dict[str, list[float]] = {"with fsync": [], "without": []}
     for _ in range(times):
@@ -60,7 +60,7 @@ def in_turns(write: Callable[[], None], times: int) -> dict[str, float]:
                 spent[how].append(1000 * (time.perf_counter() - began))
             finally:
                 os.fsync = plain
-    return {how: round(min(each), 2) for how, each in spent.items()}
+    return {how: round(statistics.median(each), 2) for how, each in spent.items()}
 
 
 def writing(folder: Path) -> dict[str, Any]:

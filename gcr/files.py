@@ -70,9 +70,11 @@ def write_whole(path: Path, content: bytes) -> None:
         with open(temporary, "wb") as file:
             _write_durably(file, content)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # a write does not name it
         raise
     sync_folder(path.parent)
     sweep(path.parent, path.name)
@@ -84,9 +86,10 @@ def append_line(path: Path, line: bytes) -> None:
         size = os.fstat(file.fileno()).st_size
         try:
             _write_durably(file, line)
-        except OSError:
+        except OSError as error:
             with suppress(OSError):
                 os.ftruncate(file.fileno(), size)
+            error.filename = str(path)
             raise
 
 

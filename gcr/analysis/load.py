@@ -111,7 +111,7 @@ class Runs:
         """For the foot of a table."""
         return [
             *self._unreadable_notes(),
-            *self._diverged_notes(),
+            *self.diverged_notes(),
             *self._version_notes(),
             *self._precision_notes(),
             *self._evaluation_notes(),
@@ -166,7 +166,7 @@ class Runs:
                 )
         return notes
 
-    def _diverged_notes(self) -> list[str]:
+    def diverged_notes(self) -> list[str]:
         if not self.diverged:
             return []
         named = [f"{run.path.parent.name}/{run.path.name} ({run.failure})" for run in self.diverged[:3]]

@@ -18,7 +18,7 @@ from gcr.experiments.experiment import Experiment
 from gcr.learner.state_folder import StateFolder
 from gcr.runs.folder import AGAIN, NAMED, check_seed, check_together, lost_result, wrong_file
 from gcr.runs.packed import SUFFIX, read_packed
-from gcr.settings import BadInput
+from gcr.settings import BadInput, brief_of
 
 REMEDIES = {  # by the beginning of the file's name
     "checkpoint-": "the same command continues from the one before it",
@@ -103,8 +103,10 @@ def _checked(path: Path, check: Callable[[], object], remedy: str = "") -> Check
     except FileNotFoundError:  # gone since: its run goes on
         pass
     except (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        why = error.why if isinstance(error, files.Damaged) else error
-        damage = f"{path} is damaged ({why}); {remedy}" if remedy else str(error)
+        damage = str(error)
+        if remedy or not isinstance(error, BadInput):
+            why = error.why if isinstance(error, files.Damaged) else brief_of(error)
+            damage = f"{path} is damaged ({why}); {remedy or AGAIN}"
     old = [*files.unchecked[before[0] :], *files.linked_to_none[before[1] :]]
     return Checked(path, damage, any(Path(file).is_relative_to(path) for file in old))
 

@@ -54,6 +54,12 @@ def warn_of_unreadable(runs: Runs) -> None:
         err.print(f"left out: {printable(str(bad))}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
+def warn_of_diverged(runs: Runs) -> None:
+    """Where no table says it."""
+    for note in runs.diverged_notes():
+        err.print(printable(note), style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
 def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
     for sheet in sheets:
         out.print(printable(sheet.title), style="bold", markup=False, highlight=False, soft_wrap=True)

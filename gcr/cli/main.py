@@ -15,7 +15,7 @@ import typer
 import gcr
 from gcr import files
 from gcr.cli import launch
-from gcr.cli.console import check_format, err, out, print_table, warn_of_unreadable
+from gcr.cli.console import check_format, err, out, print_table, warn_of_diverged, warn_of_unreadable
 from gcr.cli.data import data_app
 from gcr.cli.listing import LISTS
 from gcr.cli.options import (
@@ -291,6 +291,8 @@ def table(
     if asked is None:
         runs = runs.only(*only)
         numbers = form == "csv"
+        if numbers:
+            warn_of_diverged(runs)
         sheets = [] if numbers else tables.sheets(runs.groups, names)
         records, notes = tables.records(runs.groups, names) if numbers else [], runs.notes
     else:
@@ -389,6 +391,7 @@ def report(
         return
     runs = read_runs(path)
     warn_of_unreadable(runs)
+    warn_of_diverged(runs)
     packed = split_path(path)
     home = packed[0].parent if packed else path
     written = write_report(runs.groups, page or home / "report.html", unreadable=runs.unreadable)

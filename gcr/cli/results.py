@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gcr.cli.console import out, print_names, warn_of_unreadable
+from gcr.cli.console import out, print_names, warn_of_diverged, warn_of_unreadable
 from gcr.cli.options import RunsArgument
 from gcr.settings import BadInput, printable
 
@@ -48,6 +48,7 @@ def pack(
     packed = pack_runs(runs, metrics)
     for source in packed.sources:
         warn_of_unreadable(source)
+        warn_of_diverged(source)
     try:
         if file.exists() and not force and file.read_bytes() != packed.content:
             raise BadInput(f"{file} exists and holds something else; give another name, or --force to overwrite it")

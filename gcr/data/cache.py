@@ -146,6 +146,8 @@ class CachedSet:
             if problem := self.file_problem(file):
                 raise ValueError(problem)
             array = np.load(path, mmap_mode="c")
+            if not isinstance(array, np.ndarray):
+                raise ValueError("it is an archive, not an array")
         except Exception as error:  # NumPy parses the header as Python: any kind of error
             raise corrupt(self.about.name, path, str(error)) from None
         if array.shape != shape or array.dtype != dtype:

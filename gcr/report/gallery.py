@@ -18,10 +18,10 @@ from typing import Any
 from torch import Tensor
 
 from gcr import scenarios
-from gcr.analysis.load import StoredRun
+from gcr.analysis.load import Group, StoredRun
 from gcr.experiments.experiment import Experiment
 from gcr.report.cells import MISSING, Cell, Row, Shown, Table, number_cell
-from gcr.runs.folder import AGAIN, MEMORY_FILE, RunFolder, wrong_file
+from gcr.runs.folder import AGAIN, MEMORY_FILE, NAMED, RunFolder, wrong_file
 from gcr.settings import BadInput, printable
 
 PICTURE_BYTES = 5_000_000  # of all pictures of a page
@@ -92,7 +92,7 @@ def galleries(shown: Sequence[Shown]) -> dict[int, Gallery]:
     for one in shown:
         number = sources.get(one.facet, 0)
         run, result = one.group.runs[number], one.group.results[number]
-        contents, notes = None, []
+        contents, notes = None, _lost(one.group)
         if one.facet in sources and left <= 0:
             notes.append("Its pictures are left out, to keep the page small")
         elif one.facet in sources:
@@ -118,6 +118,18 @@ def galleries(shown: Sequence[Shown]) -> dict[int, Gallery]:
                 replaces_weights=_replaces_weights(one.group.experiment),
             )
     return found
+
+
+def _lost(group: Group) -> list[str]:
+    """Files that results name and that are no longer there."""
+    stored = zip(group.runs, group.results, strict=True)
+    named = ((run.path / name, result) for run, result in stored if isinstance(run, RunFolder) for name in NAMED)
+    lost = [file for file, result in named if not file.exists() and wrong_file(file, result)]
+    for file in lost:
+        if file not in warned:
+            warned.add(file)
+            log.warning("%s is missing; %s", printable(str(file)), AGAIN)
+    return [f"{file.parent.name}/{file.name} is missing; {AGAIN}" for file in lost]
 
 
 def _replaces_weights(experiment: Experiment) -> bool:

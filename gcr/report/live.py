@@ -78,7 +78,8 @@ def _without_links(groups: list[Group]) -> list[Group]:
         own = [not _is_linked(run.file if isinstance(run, PackedRun) else run.path) for run in group.runs]
         if any(own):
             runs, experiments, results = group.runs, group.experiments, group.results
-            kept.append(Group([*compress(runs, own)], [*compress(experiments, own)], [*compress(results, own)]))
+            own_runs = [*compress(runs, own)], [*compress(experiments, own)], [*compress(results, own)]
+            kept.append(Group(*own_runs, group.diverged))
     return kept
 
 

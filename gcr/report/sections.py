@@ -103,7 +103,8 @@ def overview(shown: Sequence[Shown], serves: Callable[[Group], str] | None = Non
         words = [Cell(one.name), Cell(made.scenario), Cell(_regime(made.stream))]
         words += [Cell(serves(one.group) or MISSING)] if serves else []
         numbers = [mean_cell(one.group.spread(protocol, metric)) for protocol, metric in metrics]
-        seeds = Cell(str(len(one.group.seeds)), len(one.group.seeds))
+        n, diverged = len(one.group.seeds), one.group.diverged
+        seeds = Cell(f"{n} ({diverged} diverged)" if diverged else str(n), n)
         cost = [mean_cell(one.group.seconds, 1)]
         rows.append(Row(one.facet, [*words, buffer_cell(buffer_text(made)), seeds, *numbers, *cost]))
     columns += [f"{PROTOCOLS[protocol]} {METRICS[metric]}" for protocol, metric in metrics]

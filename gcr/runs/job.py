@@ -22,7 +22,7 @@ from gcr.runs.folder import Busy, RunFolder
 from gcr.runs.model_file import SavedModel
 from gcr.runs.provenance import source
 from gcr.scenarios import Scenario, Stream
-from gcr.settings import BadInput
+from gcr.settings import BadInput, printable
 from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_cuda_stream
 from gcr.training.numerics import resolved
 
@@ -100,6 +100,8 @@ def ended_by(number: int, error: Exception) -> Event:
 
 def in_words(error: Exception) -> str:
     """One line, with the kind of error unless the user can fix it."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{printable(str(error.filename))}: {error.strerror}; put that right, and the same command continues"
     name = "" if isinstance(error, BadInput | Diverged | PeerLost) else f"{type(error).__name__}: "
     return name + " ".join(str(error).split())
 

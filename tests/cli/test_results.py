@@ -4,9 +4,11 @@ import gzip
 import json
 
 import pytest
-from made_runs import add_epoch, experiment_of, link_files, put_run, square
+from made_runs import add_epoch, experiment_of, link_files, put_run, put_unfinished, square
 
 from gcr.cli.main import run_cli
+from gcr.report.live import LivePage
+from gcr.runs.folder import AGAIN
 
 
 @pytest.fixture
@@ -159,3 +161,28 @@ def test_a_run_keeps_its_network_unless_told_otherwise(gcr, tmp_path):
     for name, more in (("with", []), ("without", ["--no-model"])):
         assert gcr(*command, *more, "--out", tmp_path / name)[0] == 0
         assert (tmp_path / name / "seq-digits-er-k100/seed-0/model.safetensors").exists() == (name == "with")
+
+
+def test_runs_that_diverged_are_said_where_no_table_says_it(tmp_path, capfd):
+    put_run(tmp_path / "runs", experiment_of("er"), square(50.0), name="er")
+    put_unfinished(tmp_path / "runs", experiment_of("er", seed=1), name="er").fail("loss is NaN at step 3")
+    said = "1 run diverged, in no mean: er/seed-1 (loss is NaN at step 3)"
+    runs, packed = str(tmp_path / "runs"), str(tmp_path / "packed.jsonl.gz")
+    for words in (["table", runs, "--format", "csv"], ["results", "pack", runs, packed], ["report", runs]):
+        assert run_cli(words) == 0
+        assert capfd.readouterr().err == f"{said}\n"
+    assert "1 (1 diverged)" in (tmp_path / "runs/report.html").read_text()
+    assert "1 (1 diverged)" in LivePage(tmp_path / "runs").page().decode()
+
+
+def test_files_of_a_run_that_are_gone_are_said_by_the_report(tmp_path, caplog):
+    run = put_run(tmp_path, experiment_of("gcr"), square(50.0), memory=True)
+    add_epoch(run, 1)
+    link_files(run)
+    for name in ("memory.safetensors", "metrics.jsonl"):
+        (run.path / name).unlink()
+    assert run_cli(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    for name in ("memory.safetensors", "metrics.jsonl"):
+        assert f"{run.path / name} is missing; {AGAIN}" in caplog.messages
+        assert f"seed-0/{name} is missing" in page

@@ -1,11 +1,13 @@
 """The cache: what is written is read back, replaced as a whole, and damage is found and named."""
 
+import io
 import json
 import os
 import re
 import sys
 import time
 import warnings
+import zipfile
 import zlib
 from dataclasses import asdict
 from pathlib import Path
@@ -410,3 +412,17 @@ def test_a_home_that_nobody_knows(monkeypatch):
     monkeypatch.setattr(Path, "home", classmethod(unknown))
     with pytest.raises(BadInput, match="set GCR_DATA"):
         data_root()
+
+
+def test_an_archive_in_the_place_of_an_array(cache):
+    write_set("letters", "made", source()[0])
+    file = cache / "letters/train-labels.npy"
+    size, archive = file.stat().st_size, io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("a", b"")
+    with zipfile.ZipFile(archive, "a") as opened:
+        opened.comment = bytes(size - len(archive.getvalue()))
+    file.write_bytes(archive.getvalue())
+    assert file.stat().st_size == size
+    with pytest.raises(BadInput, match=r"train-labels\.npy is damaged \(it is an archive, not an array\)"):
+        open_cached("letters").labels("train")

@@ -7,6 +7,7 @@ same bits.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -67,7 +68,7 @@ def _judged(prepared: Prepared, folder: Path, ended: Ended) -> list[str]:
         pass
     elif ended.traceback or ended.code not in (0, 1, 2):
         found.append("tracebacks")
-    elif ended.code and not ended.err.strip():
+    elif ended.code and not re.search("No space left on device|Input/output error", ended.err):  # what was injected
         found.append("silent")
     elif ended.code == 0 and not is_equal(prepared, folder):
         found.append("wrong")  # it said that all went well

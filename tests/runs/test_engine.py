@@ -1,3 +1,5 @@
+import errno
+import os
 import platform
 import subprocess
 import sys
@@ -41,7 +43,7 @@ def test_one_failure_does_not_stop_the_others(tmp_path, processes):
     assert run_all(todo, events.append, Execution("cpu", processes=processes)).failed == 1
     (failure,) = [e for e in events if e.error]
     assert failure.job == 1
-    assert "FileExistsError" in failure.error
+    assert failure.error.startswith(f"{todo[1].folder.path}: File exists; ")
     assert todo[0].folder.finished
     assert todo[2].folder.finished
 
@@ -119,3 +121,17 @@ def test_what_a_step_frees_is_not_asked_for_again():
         for word in ("", "kept")
     )
     assert kept < given_back / 2
+
+
+def test_a_full_disk_is_named_with_the_file(tmp_path, monkeypatch):
+    (job,) = jobs(tmp_path, 1)
+
+    def no_room(*given):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("gcr.files._write_durably", no_room)
+    events = []
+    assert run_all([job], events.append, Execution("cpu", processes=1)).failed == 1
+    (error,) = (event.error for event in events if event.error)
+    assert error.startswith(f"{job.folder.path}{os.sep}")
+    assert error.endswith(": No space left on device; put that right, and the same command continues")

@@ -111,7 +111,10 @@ def refuse_open(address: str) -> None:
         quiet = subprocess.DEVNULL
         asked = subprocess.run(command, env=environment, stdout=quiet, stderr=quiet, timeout=JOIN_SECONDS)
     except subprocess.TimeoutExpired:
-        return
+        raise BadInput(
+            f"whether the Ray cluster at {address} asks for a token was not seen within {JOIN_SECONDS:g} seconds; try "
+            f"again{OPEN}"
+        ) from None
     if asked.returncode == 0:
         raise BadInput(
             f"the Ray cluster at {address} is open: it runs code for all who reach its port; begin every ray start "
