@@ -257,7 +257,7 @@ class _Gate:
     def check_bytes(self, n_bytes: int) -> None:
         if n_bytes > self.max_bytes:
             raise BadInput(
-                f"{self.path} is refused: it unpacks to more than {self.max_bytes} bytes; unpack it yourself"
+                f"{self.path} is refused: it unpacks to more than {self.max_bytes} bytes; if you trust it, unpack it and give the folder"
             )
 
     def once(self, name: str) -> str:

@@ -157,7 +157,7 @@ def _check_space(folder: Path, source: Source) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise BadInput(
-            f"this needs {needed / 1e9:.1f} GB in {folder.parent}, which has {free / 1e9:.1f} GB free; "
+            f"this needs {needed / 1e6:,.0f} MB in {folder.parent}, which has {free / 1e6:,.0f} MB free; "
             "set GCR_DATA to a folder on another disk"
         )
 

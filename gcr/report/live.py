@@ -172,7 +172,7 @@ class LiveServer(ThreadingHTTPServer):
         """Of a request with one Host, which is this machine."""
         names = (ADDRESS, "localhost")
         own = {f"{name}:{self.server_port}" for name in names} | (set(names) if self.server_port == 80 else set())
-        return len(hosts) == 1 and hosts[0] in own
+        return len(hosts) == 1 and hosts[0].lower() in own
 
 
 class Answer(BaseHTTPRequestHandler):

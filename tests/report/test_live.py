@@ -98,7 +98,7 @@ def test_foreign_names_get_nothing(tmp_path, host):
             status, body, _ = ask(server, path, host=host.format(port=server.server_port))
             assert status == 403
             assert "er" not in body.split()
-        assert ask(server, host=f"localhost:{server.server_port}")[0] == 200
+        assert ask(server, host=f"LocalHost:{server.server_port}")[0] == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH"])
