@@ -42,12 +42,13 @@ SEED ?= 0
 fuzz: setup
 	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $(SEED) --json results/fuzz.json
 
-# Peers are timed too where their checkouts are: make bench CORDS=path ANOMALIB=path
+# Peers are timed too where their checkouts are: make bench CORDS=path ANOMALIB=path MAMMOTH=path
 bench: setup
 	$(BIN)/python benchmarks/selection.py $(if $(CORDS),--cords $(CORDS))
 	$(BIN)/python benchmarks/selection_library.py --quick $(if $(ANOMALIB),--anomalib $(ANOMALIB))
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/start_up.py
+	$(if $(MAMMOTH),$(BIN)/python benchmarks/step_beside_mammoth.py --mammoth $(MAMMOTH))
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -151,12 +151,12 @@ CASES = (
     Case(
         "icarl",
         "icarl.ICarl",
-        {"weight_decay": 2e-5, "over_classes": "mean"},
-        {"opt_wd": 1e-5, "use_original_icarl_transform": 0, "compute_theoretical_best": 0},
+        {"over_classes": "mean"},
+        {"opt_wd": 0.0, "use_original_icarl_transform": 0, "compute_theoretical_best": 0},
         our_state=our_teacher,
         their_state=their_teacher,
         together=True,
-        remark="opt_wd * |weights|^2 is taken out of their loss; our weight_decay/2 * |weights|^2 is never in it",
+        remark="without weight decay",
     ),
     Case(
         "er-ace",
@@ -192,10 +192,9 @@ def our_step(case: Case, method: Method, setup: Setup) -> Step:
     return Step(loss.value.item(), _or_zeros(gradients, before), net, _or_zeros(plain, before))
 
 
-def their_step(case: Case, setup: Setup) -> Step:
+def their_model(case: Case, net: nn.Module, remembered: int, replayed: int) -> Any:
     module, name = case.theirs.split(".")
     cls = getattr(importlib.import_module(f"models.{module}"), name)
-    net = copy.deepcopy(setup.net).train()
     arguments = {
         "lr": LR,
         "optimizer": "sgd",
@@ -203,16 +202,20 @@ def their_step(case: Case, setup: Setup) -> Step:
         "optim_mom": 0.0,
         "optim_nesterov": False,
         "label_perc": 1,
-        "buffer_size": REMEMBERED,
-        "minibatch_size": REPLAYED,
+        "buffer_size": remembered,
+        "minibatch_size": replayed,
         "nowand": 1,
         "dataset": "made",
     }
     dataset = types.SimpleNamespace(
         N_CLASSES=CLASSES, N_TASKS=TASKS, N_CLASSES_PER_TASK=CLASSES // TASKS, SETTING="class-il"
     )
-    settings = argparse.Namespace(**(arguments | case.arguments))
-    model = cls(net, nn.CrossEntropyLoss(), settings, None, dataset)
+    return cls(net, nn.CrossEntropyLoss(), argparse.Namespace(**(arguments | case.arguments)), None, dataset)
+
+
+def their_step(case: Case, setup: Setup) -> Step:
+    net = copy.deepcopy(setup.net).train()
+    model = their_model(case, net, REMEMBERED, REPLAYED)
     stored = {STORED[name]: setup.memory[name] for name in ("image", *case.stored)}
     model.buffer.add_data(**stored)  # as many as there is room for: each to its own row
     get_data, rows = model.buffer.get_data, iter(setup.rows)
@@ -223,8 +226,6 @@ def their_step(case: Case, setup: Setup) -> Step:
         old = setup.replay()
         images, labels = torch.cat([images, *(o.images for o in old)]), torch.cat([labels, *(o.labels for o in old)])
     loss = model.observe(images, labels, images)
-    if case.name == "icarl":
-        loss -= case.arguments["opt_wd"] * sum(float(p.detach().square().sum()) for p in setup.net.parameters())
     gradients = _or_zeros([p.grad for p in net.parameters()], list(net.parameters()))
     return Step(loss, gradients, net, gradients)
 

@@ -231,7 +231,7 @@ def test_a_home_folder_that_cannot_be_written_fails_its_job(tmp_path):
         return messages
 
     events = dispatch(Ray(behave), [job])
-    assert "IsADirectoryError" in events[-1].error
+    assert events[-1].error.startswith(f"{job.folder.path / 'result.json'}: Is a directory; ")
 
 
 def test_a_pack_of_several_jobs_sends_results_last(tmp_path):
