@@ -257,8 +257,8 @@ class _Gate:
     def check_bytes(self, n_bytes: int) -> None:
         if n_bytes > self.max_bytes:
             raise BadInput(
-                f"{self.path} is refused: it unpacks to more than {self.max_bytes} bytes; if you trust it, unpack it and "
-                "give the folder"
+                f"{self.path} is refused: it unpacks to more than {self.max_bytes} bytes; if you trust it, unpack it "
+                "and give the folder"
             )
 
     def once(self, name: str) -> str:
