@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def ours(method: str, model: str) -> Iterator[bool]:
     keep_freed_memory()
     scenario = made_scenario(SHAPE, BATCH * 400)
     plain = Views(scenario.views.mean, scenario.views.std, pad=0, flip=False)
-    scenario.__dict__["views"] = plain
+    scenario = replace(scenario, views=plain)
     overrides = {"buffer": MEMORY, "precision": "fp32"}
     run = new_run(compose("seq-digits", method, overrides=overrides), scenario, model, torch.device("cpu"), "eager")
     return steps_of(run)

@@ -37,6 +37,14 @@ def torchrun(processes, *words):
     )
 
 
+def saved_by_two(folder):
+    """A run of two processes that has a checkpoint and goes on: its launcher, and its folder."""
+    launcher = torchrun(2, "-m", "gcr", *COMMAND, "--out", str(folder))
+    wait_until(lambda: list(folder.glob("*/seed-0/checkpoint-*")), "a checkpoint", launcher)
+    (run,) = folder.glob("*/seed-0")
+    return launcher, run
+
+
 def finish(launcher):
     """What it printed, once it has ended."""
     try:
@@ -54,9 +62,7 @@ def losses(folder):
 @pytest.mark.slow
 def test_a_killed_process_stops_the_run_and_one_process_continues_it(tmp_path):
     here = tmp_path / "two"
-    launcher = torchrun(2, "-m", "gcr", *COMMAND, "--out", str(here))
-    wait_until(lambda: list(here.glob("*/seed-0/checkpoint-*")), "a checkpoint", launcher)
-    (run,) = here.glob("*/seed-0")
+    launcher, run = saved_by_two(here)
     first = int((run / ".lock").read_text())
     (other,) = [pid for pid in children(launcher.pid) if pid != first]
     os.kill(other, signal.SIGKILL)
@@ -171,9 +177,7 @@ def test_different_commands_are_refused_by_all(tmp_path):
 @pytest.mark.slow
 def test_a_run_of_two_processes_that_was_stopped_continues_in_three(tmp_path):
     here = tmp_path / "many"
-    launcher = torchrun(2, "-m", "gcr", *COMMAND, "--out", str(here))
-    wait_until(lambda: list(here.glob("*/seed-0/checkpoint-*")), "a checkpoint", launcher)
-    (run,) = here.glob("*/seed-0")
+    launcher, run = saved_by_two(here)
     os.kill(int((run / ".lock").read_text()), signal.SIGTERM)  # the others stop with it
     printed = finish(launcher)
     assert launcher.returncode != 0
