@@ -1,10 +1,13 @@
-"""Streams: tasks, class order and the validation split, on a small data set of one's own in a cache."""
+"""Streams: tasks, class order, the validation split, damage to training images; on the digits and on a small data set
+of one's own in a cache."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import make_scenario
 
 from gcr import scenarios
 from gcr.data import open_cached, stratified
@@ -14,7 +17,8 @@ from gcr.experiments.differences import differences
 from gcr.experiments.experiment import Experiment, compose
 from gcr.experiments.listing import setting_lines
 from gcr.scenarios import Images, Stream, equal_tasks, load
-from gcr.scenarios.datasets import cached
+from gcr.scenarios.corruption import cut_short, mislabelled, unbalanced
+from gcr.scenarios.datasets import cached, digits
 from gcr.scenarios.registry import SCENARIOS
 from gcr.settings import BadInput
 
@@ -185,3 +189,89 @@ def test_damage_is_told_before_anything_is_trained(birds, cache, file):
     os.truncate(cache / birds / file, 130)
     with pytest.raises(BadInput, match=rf"{file} is damaged \(130 bytes instead of"):
         about.check_present()
+
+
+# The digits.
+
+
+def test_digits_are_all_there_once():
+    s = load("seq-digits")
+    assert len(s.train.labels) + len(s.test.labels) == 1797
+    assert s.train.pixels.dtype == torch.uint8
+    assert s.image_shape == (1, 8, 8)
+    assert int(s.train.pixels.max()) == 255
+    everything = torch.cat([s.train.labels, s.test.labels])
+    assert torch.bincount(everything).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_split_is_fixed_and_stratified():
+    first, second = load("seq-digits"), load("seq-digits")
+    assert torch.equal(first.test.pixels, second.test.pixels)
+    assert torch.bincount(first.test.labels).tolist() == [35, 36, 35, 36, 36, 36, 36, 35, 34, 36]
+
+
+def test_five_tasks_of_two_classes():
+    s = load("seq-digits")
+    assert s.tasks == ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
+    assert s.task_of_class.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_normalisation_is_that_of_the_training_images():
+    s = load("seq-digits")
+    scaled = s.train.pixels.float() / 255
+    assert s.views.mean[0] == pytest.approx(float(scaled.mean()), abs=1e-3)
+    assert s.views.std[0] == pytest.approx(float(scaled.std()), abs=1e-3)
+
+
+def test_the_file_is_what_scikit_learn_reads(monkeypatch):
+    from sklearn.datasets import load_digits
+
+    images, target = load_digits(return_X_y=True)
+    table = digits._table()
+    assert (table[:, :-1] == images).all()
+    assert (table[:, -1] == target).all()
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    assert (digits._table() == table).all()
+
+
+def test_without_scikit_learn(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BadInput, match="pip install scikit-learn"):
+        load("seq-digits")
+
+
+# Damage to training images: few of a class, a short last task, wrong labels.
+
+TASKS = ((0, 1), (2, 3), (4, 5))
+
+
+def counts(images):
+    return torch.bincount(images.labels, minlength=6).tolist()
+
+
+def test_sizes_fall_in_a_geometric_row_in_the_order_of_classes():
+    train = make_scenario(n_per_class=32).train
+    assert counts(unbalanced(train, TASKS, 1 / 32)) == [32, 16, 8, 4, 2, 1]
+    assert counts(unbalanced(train, TASKS[::-1], 1 / 32)) == [2, 1, 8, 4, 32, 16]
+
+
+def test_only_the_last_task_is_cut():
+    assert counts(cut_short(make_scenario(n_per_class=20).train, TASKS, 0.25)) == [20, 20, 20, 20, 5, 5]
+
+
+def test_wrong_labels_stay_in_their_task():
+    train = make_scenario(n_per_class=20).train
+    noisy = mislabelled(train, TASKS, 0.2)
+    wrong = noisy.labels != train.labels
+    assert torch.bincount(train.labels[wrong]).tolist() == [4] * 6
+    assert torch.equal(noisy.labels // 2, train.labels // 2)
+    assert torch.equal(noisy.pixels, train.pixels)
+
+
+def test_the_same_damage_every_time_and_only_to_training_images():
+    stream = Stream(label_noise=0.2, last_task=0.5, imbalance=0.5)
+    first, second, whole = load("seq-digits", stream), load("seq-digits", stream), load("seq-digits")
+    assert torch.equal(first.train.labels, second.train.labels)
+    assert torch.equal(first.train.pixels, second.train.pixels)
+    assert len(first.train.labels) < len(whole.train.labels)
+    assert torch.equal(first.test.labels, whole.test.labels)
