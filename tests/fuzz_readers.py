@@ -1,4 +1,4 @@
-"""The readers of gcr with sound files for each, and damage to them. ``fuzz.py`` and ``test_fuzz.py`` try them."""
+"""The readers of gcr with sound files for each, and damage to them. ``fuzz.py`` and ``test_security.py`` try them."""
 
 import gzip
 import io

@@ -1,16 +1,24 @@
-"""Code blocks of the pages run, links resolve, tables equal the raw results, and pages keep to their limits."""
+"""Pages and examples: code blocks, commands and scripts run, links resolve, tables and figures equal the raw results,
+pages keep to their limits."""
 
+import importlib.util
 import itertools
+import json
+import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import typer
+from conftest import ROOT
 
-ROOT = Path(__file__).parents[1]
+from gcr.analysis.load import read_runs
+from gcr.cli.main import run_cli
+
 README, SITE = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *SITE, ROOT / "results/README.md"]
 
@@ -109,3 +117,91 @@ def test_the_site_builds(tmp_path):
     for page in pages:  # nothing is loaded from elsewhere
         foreign = re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?https?://[^\s>]+", page.read_text())
         assert not foreign, page
+
+
+# The commands of docs/update.md, run in their order.
+
+
+def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs/update.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    outputs = []
+    for language, block in re.findall(r"^```(python|console)\n(.*?)^```", page, re.S | re.M):
+        if language == "python":
+            exec(compile(block, "update.md", "exec", dont_inherit=True), {})
+            continue
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            assert words[0] == "gcr"
+            assert run_cli(words[1:]) == 0, line
+            outputs.append(capsys.readouterr().out)
+    assert Path("predictions.csv").read_text().startswith("file,class,probability\nmonday-3/7/0.png,7,")
+    assert Path("state/inspect.html").exists()
+    (shown,) = re.findall(r"^```text\n(.*?)^```", page, re.S | re.M)
+    classes = [re.match(r"│ (\w[\w, ]*)", line) for line in shown.splitlines()]
+    assert [found[1].strip() for found in classes if found] == [*"0123456", "old, mean"]
+    assert outputs[-2:] == ["state is at version 2 again\n", "state: 1 checked, 0 damaged\n"]
+
+
+# Figures in the README and the docs equal what the files under results/ give. The only tests that read these files.
+
+
+def cells(page):
+    """The rows of all tables of a page, terminal or Markdown, as lists of cells."""
+    lines = [line.strip() for line in (ROOT / page).read_text().splitlines()]
+    rows = [line[1:-1].replace("│", "|").split("|") for line in lines if line.startswith(("│", "|"))]
+    return [[cell.strip().strip("*") for cell in row] for row in rows]
+
+
+def test_every_results_file_can_be_read():
+    runs = read_runs(ROOT / "results")
+    assert not runs.unreadable
+    assert sum(len(group.seeds) for group in runs.groups) > 3000
+
+
+def test_results_stay_small():
+    files = [file for file in (ROOT / "results").rglob("*") if file.is_file() and file.name != "report.html"]
+    assert len(files) <= 60
+    assert sum(file.stat().st_size for file in files) <= 8_000_000
+
+
+def test_the_avalanche_table():
+    shown = cells("docs/frameworks.md")
+    for row in json.loads((ROOT / "results/avalanche.json").read_text())["rows"]:
+        mean, error = statistics.mean(row["accuracies"]), statistics.stdev(row["accuracies"])
+        accuracy = f"{mean:.2f} ± {error / len(row['accuracies']) ** 0.5:.2f}"
+        assert [row["plugin"], row["about"], accuracy, f"{row['seconds']:.1f}"] in shown
+
+
+# Every script in examples/ runs as it is and learns something.
+
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+NEEDS = {"lightning_module": "lightning", "river_stream": "river"}  # not part of make setup
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=[script.stem for script in SCRIPTS])
+def test_an_example_runs(script, tmp_path):
+    if script.stem in NEEDS and importlib.util.find_spec(NEEDS[script.stem]) is None:
+        pytest.skip(f"{NEEDS[script.stem]} is not installed")
+    here = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, env=here)
+    assert done.returncode == 0, done.stderr[-3000:]
+    accuracy = re.search(r"accuracy (\d+\.\d)", done.stdout)
+    assert accuracy is not None, done.stdout
+    assert float(accuracy[1]) > 40  # chance is 10 to 25
+
+
+def test_own_net_is_short():
+    lines = (ROOT / "examples/own_net.py").read_text().splitlines()
+    assert len(lines) <= 25
+
+
+def test_a_new_method_is_short():
+    text = (ROOT / "examples/new_method.py").read_text()
+    assert len([line for line in text.splitlines() if line.strip()]) <= 45
+
+
+@pytest.mark.parametrize("name", ["less_text", "patchcore"])
+def test_examples_of_selection_are_short(name):
+    text = (ROOT / f"examples/{name}.py").read_text()
+    assert len([line for line in text.splitlines() if line.strip()]) < 40

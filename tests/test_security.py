@@ -1,4 +1,5 @@
-"""What SECURITY.md promises of all of gcr: no file brings code in, and no result carries a name out."""
+"""What SECURITY.md promises of all of gcr: no file brings code in, none makes a reader crash, and no result carries a
+name out."""
 
 import ast
 import gzip
@@ -8,14 +9,18 @@ import pickle
 import platform
 import re
 import socket
+import tempfile
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from fuzz_readers import READERS
-from test_fuzz import SLOW, sound_files
+from fuzz_readers import READERS, attack
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gcr import files
 from gcr.cli.main import run_cli
@@ -164,3 +169,35 @@ def test_the_limits_are_those_that_security_md_names():
         f"{live.MAX_CONNECTIONS} connections, with {live.CONNECTION_SECONDS:g} s",
     ):
         assert limit in text
+
+
+# Every reader of files, a few damaged files each; `make fuzz` tries them for minutes.
+
+SLOW = ("parquet", "table", "pictures", "runs", "packed", "packed-gz", *(name for name in READERS if READERS[name].odd))
+
+
+@cache
+def sound_files(name):
+    return READERS[name].files()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_is_read_or_refused(name):
+    """Any error but BadInput fails."""
+
+    @settings(max_examples=3 if name in SLOW else 15, derandomize=True, database=None)
+    @given(st.randoms(use_true_random=False))
+    def try_one(rng):
+        with tempfile.TemporaryDirectory() as folder:
+            assert attack(READERS[name], sound_files(name), Path(folder), rng) in ("read", "refused")
+
+    try_one()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_sound_files_are_read(name, tmp_path):
+    """What is refused above is refused for its damage."""
+    for file, content in sound_files(name).items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(READERS[name].pack(file, content))
+    READERS[name].read(tmp_path)

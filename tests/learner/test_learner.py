@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import HANG_SECONDS
-from made_learners import A, B, C, blobs, mlp, quick, same_weights
+from made_learners import A, B, C, SmallViT, blobs, mlp, quick, same_weights
 from sklearn.datasets import load_digits
-from small_vit import SmallViT
 from torch import nn
 from torch.nn import functional as F
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from small_vit import SmallViT
+from made_learners import SmallViT
 from torch import nn
 
 from gcr.models import attach, build, network

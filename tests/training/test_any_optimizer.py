@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from conftest import make_scenario
-from small_vit import SmallViT
+from made_learners import SmallViT
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, NAdam, RMSprop
