@@ -1,9 +1,15 @@
+"""Experiments: composed of names, read and written as JSON, with any optimizer of torch; those of earlier versions
+load."""
+
+import copy
 import json
 import statistics
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+import torch
+from conftest import make_scenario
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,8 +17,10 @@ from gcr import paper
 from gcr.experiments.differences import differences
 from gcr.experiments.experiment import Experiment, compose, settings_of
 from gcr.experiments.listing import setting_lines
+from gcr.experiments.optimizers import OptimizerSpec
 from gcr.methods import METHODS, Er
 from gcr.settings import BadInput, setting
+from gcr.training.sgd import Sgd
 
 
 def test_defaults_come_from_scenario_and_method():
@@ -259,3 +267,155 @@ def test_an_odd_value_in_a_file_is_named(part, name, word, odd):
     if odd is not None and odd != {}:
         with pytest.raises(BadInput, match=f"{part} must be a JSON object"):
             Experiment.from_dict(values | {part: odd})
+
+
+# Optimizers by name.
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({}, Sgd),
+        ({"momentum": 0.9}, torch.optim.SGD),
+        ({"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.01}, torch.optim.AdamW),
+        ({"optimizer.name": "adam", "optimizer.lr": "0.001"}, torch.optim.Adam),
+    ],
+)
+def test_an_experiment_makes_its_network_and_optimizer(given, kind):
+    experiment = compose("seq-digits", "gcr", seed=5, overrides={"model": "mlp"} | given)
+    net = experiment.make_net(make_scenario())
+    again = experiment.make_net(make_scenario())
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
+    optimizer = experiment.make_optimizer(net)
+    assert type(optimizer) is kind
+    if isinstance(optimizer, torch.optim.Optimizer):
+        group = optimizer.param_groups[0]
+        assert [group["lr"], group["weight_decay"]] == [experiment.optimizer.lr, experiment.optimizer.weight_decay]
+        assert len(group["params"]) == len(list(net.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "adamm"}, 'unknown optimizer "adamm" .did you mean "adam'),
+        ({"lr": -1}, "lr must be >= 0.0, got -1"),
+        ({"name": "adam", "momentum": 0.9}, "momentum is for optimizer sgd, got optimizer adam; leave out"),
+        ({"momentum": 1.0}, "momentum must be <= 0.9999"),
+    ],
+)
+def test_bad_optimizers_are_refused(given, said):
+    with pytest.raises(BadInput, match=said):
+        OptimizerSpec(**given)
+
+
+# Experiments of earlier versions load; the dicts below were written by version 0.1.
+
+MEMORY = {
+    "buffer": 100,
+    "replay_batch": 32,
+    "candidates": 0,
+    "every": 0,
+    "pool": "reservoir",
+    "pool_view": "plain",
+    "pool_mode": "evaluation",
+    "sampling": "coin",
+    "kept_weights": "chosen",
+    "admit": "all",
+    "statistics": "training",
+}
+STREAM = {
+    "setting": "offline",
+    "stream": 6250,
+    "tasks": 0,
+    "class_order": 0,
+    "validation": 0.0,
+    "label_noise": 0.0,
+    "imbalance": 1.0,
+    "last_task": 1.0,
+}
+RELEASED = {"pool_view": "weak", "pool_mode": "class", "sampling": "split", "admit": "correct"}
+GRAD_APPROX = {
+    "name": "grad-approx",
+    "ridge": 0.5,
+    "tolerance": 0.0,
+    "shares": "task",
+    "negative": "dropped",
+    "atoms": "weighted",
+    "replace": 0,
+    "trim": 0.0,
+    "rows": "matched",
+    "weights": "fitted",
+}
+OLD_GCR = {
+    "scenario": "seq-digits",
+    "stream": STREAM,
+    "model": "convnet",
+    "method": {
+        "name": "gcr",
+        "alpha": 0.1,
+        "beta": 1.0,
+        "gamma": 0.1,
+        "temperature": 0.07,
+        "normalise": "weights",
+        "contrast": "logits",
+    },
+    "memory": MEMORY | RELEASED | {"selector": GRAD_APPROX},
+    "training": {"epochs": 8, "lr": 0.05, "batch": 32, "repeats": 1, "precision": "auto"},
+    "seed": 3,
+}
+OLD_ICARL = {
+    "scenario": "seq-cifar10",
+    "stream": STREAM | {"setting": "online"},
+    "model": "resnet18",
+    "method": {"name": "icarl", "weight_decay": 5e-5, "over_classes": "mean", "means": "weighted", "lengths": "unit"},
+    "memory": MEMORY | {"buffer": 500, "selector": {"name": "herding"}},
+    "training": {"epochs": 1, "lr": 0.1, "batch": 10, "repeats": 1, "precision": "auto"},
+    "seed": 0,
+}
+OLD_JOINT = {  # from before there were streams
+    "scenario": "seq-digits",
+    "model": "mlp",
+    "method": {"name": "joint"},
+    "memory": None,
+    "training": {"epochs": 10, "lr": 0.1, "batch": 32},
+    "seed": 1,
+}
+ONLINE = {"online": True, "buffer": 500, "lr": 0.1, "batch": 10}
+SAME = {
+    "gcr": (OLD_GCR, ("seq-digits", "gcr", 3, {"epochs": 8, "lr": 0.05})),
+    "icarl": (
+        OLD_ICARL,
+        ("seq-cifar10", "icarl", 0, ONLINE | {"weight_decay": 5e-5, "over_classes": "mean"}),
+    ),
+    "joint": (OLD_JOINT, ("seq-digits", "joint", 1, {"model": "mlp", "lr": 0.1})),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_an_old_experiment_is_todays(name):
+    old, (scenario, method, seed, given) = SAME[name]
+    before = copy.deepcopy(old)
+    assert Experiment.from_dict(old) == compose(scenario, method, seed=seed, overrides=given)
+    assert old == before  # the caller's dict is left as it was
+
+
+def test_icarls_old_default_decay_is_kept():
+    old = copy.deepcopy(OLD_ICARL)
+    del old["method"]["weight_decay"]
+    assert Experiment.from_dict(old).optimizer.weight_decay == 1e-5
+    assert compose("seq-digits", "icarl").optimizer.weight_decay == 1e-5
+    assert compose("seq-digits", "er").optimizer.weight_decay == 0.0
+
+
+def test_the_optimizer_has_a_key_of_its_own():
+    made = compose("seq-digits", "gcr").to_dict()
+    assert made["optimizer"] == {"name": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}
+    assert "lr" not in made["training"]
+
+
+@pytest.mark.parametrize("setting", ["offline", "online"])
+def test_the_old_setting_of_a_stream_is_true_or_false_today(setting):
+    old = copy.deepcopy(OLD_GCR)
+    old["stream"]["setting"] = setting
+    old["training"]["epochs"] = 1
+    assert Experiment.from_dict(old).stream.online is (setting == "online")

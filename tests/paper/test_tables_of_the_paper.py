@@ -1,13 +1,18 @@
-"""The paper as data: counts, values read off the paper by hand, and what its tables must agree on."""
+"""The paper as data: counts, values read off the paper by hand, what its tables must agree on; its main figure."""
 
 from collections import Counter
 from dataclasses import replace
 
 import pytest
+from made_runs import finish
 
 from gcr import paper
+from gcr.analysis.load import group_runs
 from gcr.experiments.experiment import compose
 from gcr.methods import METHODS
+from gcr.paper.compare_to_paper import compare
+from gcr.paper.main_figure import draw_main_figure
+from gcr.paper.plan import Request, make_plan
 from gcr.settings import BadInput
 
 ALL = [cell for name in paper.tables() for cell in paper.cells(name)]
@@ -201,3 +206,24 @@ def test_departures_of_runs():
     assert any("selector.name is reservoir" in text for text in paper.departures(reservoir, by_class))
     tuned = replace(run, stream=replace(run.stream, validation=0.1))
     assert paper.departures(tuned, by_class) == ["validation is 0.1, the paper's 0.0"]
+
+
+# The main figure: two panels, ours and the paper's; a quick look without the paper's.
+
+
+@pytest.mark.parametrize(("scale", "beside_the_papers"), [(1.0, True), (0.1, False)])
+def test_the_main_figure(tmp_path, scale, beside_the_papers):
+    plan = make_plan(Request("main-figure", seeds=(0, 1), epochs_scale=scale), tmp_path)
+    for job in plan.jobs():
+        if job.experiment.memory.buffer < 2000:  # a missing point must not stop it
+            finish(job, class_il=40.0 + job.experiment.seed)
+    groups = group_runs(job.folder for job in plan.jobs() if job.folder.finished).groups
+    found = compare(groups, plan.table, plan.values)
+    assert {row.cell.metric for row in found.rows} == {"accuracy", "forgetting"}
+    svg, png = draw_main_figure(found.rows, tmp_path, plan.request.mark)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    text = svg.read_text()
+    for words in ("GCR, ours", "DER, ours", "class-IL forgetting"):
+        assert f"<!-- {words}" in text
+    assert ("<!-- GCR, paper" in text) == beside_the_papers
+    assert ("epochs ×0.1" in text) != beside_the_papers
