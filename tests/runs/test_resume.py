@@ -1,4 +1,4 @@
-"""Runs that are killed or stopped, and continued by the same command."""
+"""Runs that are killed or stopped by a signal, and continued by the same command."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from conftest import HANG_SECONDS, ROOT, wait_until
 
 from gcr.cli.main import run_cli
 from gcr.runs.folder import RunFolder
+from gcr.runs.signals import stop_by_signal
 
 COMMAND = ["run", "seq-digits", "--model", "mlp", "--epochs", "4", "--buffer", "50"]
 MEASURED = {"seconds", "finished", "peak_bytes", "digest", "files"}
@@ -153,3 +154,35 @@ def test_a_worker_that_dies_is_replaced(uninterrupted, tmp_path):
     assert code == 0, printed
     for seed in (0, 1):
         assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)
+
+
+# A terminal that is closed stops runs in good order, unless that is ignored, as under nohup.
+
+
+@pytest.fixture
+def the_handler_of_before():
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("the_handler_of_before")
+def test_ignored_hangups_stay_ignored():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_by_signal() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("the_handler_of_before")
+def test_a_hangup_stops_and_says_no_more_to_the_terminal(monkeypatch):
+    closed = []
+    monkeypatch.setattr("gcr.runs.signals.os.isatty", lambda output: output == 2)
+    monkeypatch.setattr("gcr.runs.signals._write_nowhere", closed.append)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    with stop_by_signal() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.number == signal.SIGHUP
+    assert closed == [[2]]
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
