@@ -1,4 +1,5 @@
-"""``gcr.select_coreset``: bad input, kinds of arrays, and properties that hold for every problem."""
+"""``gcr.select_coreset``: bad input, kinds of arrays, and properties that hold for every problem; budgets;
+``explain``."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 import gcr
 import gcr.select.matching as match
+from gcr.select import Coreset, GradApprox, Pool, class_budgets, explain
+from gcr.select.coreset import task_budgets
 from gcr.settings import BadInput
 
 
@@ -221,3 +224,86 @@ def test_a_numpy_view_backwards():
 def test_gradients_that_carry_a_graph():
     chosen = gcr.select_coreset(torch.rand(9, 3, requires_grad=True), 4)
     assert not chosen.weights.requires_grad
+
+
+# Budgets of classes and tasks.
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))
+def test_budgets_fill_the_buffer_and_never_ask_too_much(counts, budget):
+    shares = class_budgets(counts, budget)
+    assert sum(shares) == min(budget, sum(counts))
+    assert all(0 <= share <= count for share, count in zip(shares, counts, strict=True))
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))
+def test_budgets_equal_dealing_one_place_at_a_time(counts, budget):
+    shares, left = [0] * len(counts), min(budget, sum(counts))
+    while left:
+        for c, count in enumerate(counts):
+            if left and shares[c] < count:
+                shares[c] += 1
+                left -= 1
+    assert class_budgets(counts, budget) == shares
+
+
+@pytest.mark.parametrize(
+    ("counts", "budget", "shares"),
+    [([50, 50], 100, [50, 50]), ([9, 9, 9], 10, [4, 3, 3]), ([3, 10, 10], 11, [3, 4, 4]), ([2, 2], 100, [2, 2])],
+)
+def test_budgets_by_hand(counts, budget, shares):
+    assert class_budgets(counts, budget) == shares
+
+
+def test_task_budgets_are_equal_for_tasks_and_proportional_inside():
+    labels = torch.tensor([3] * 30 + [1] * 10 + [0] * 7 + [2] * 33)
+    tasks = torch.tensor([0] * 40 + [1] * 40)
+    assert task_budgets(labels, tasks, 40) == [4, 5, 16, 15]  # classes 0, 1, 2, 3
+    assert sum(task_budgets(labels, tasks, 33)) == 33
+    assert task_budgets(labels, tasks, 80) == [7, 10, 33, 30]
+
+
+# What `explain` says of a coreset.
+
+
+def pool(seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return Pool(
+        torch.arange(60) % 3,
+        torch.rand(60, generator=g) + 0.5,
+        torch.randn(60, 5, generator=g),
+        torch.randn(60, 3, generator=g),
+    )
+
+
+def test_numbers_by_hand():
+    made = Pool(torch.tensor([0, 0, 1]), torch.ones(3), torch.zeros(3, 1), torch.tensor([[3.0], [1.0], [5.0]]))
+    report = explain(Coreset(torch.tensor([0, 2]), torch.tensor([1.0, 3.0])), made)
+    assert report.gradient_error == pytest.approx((1**2 + 10**2) ** 0.5)  # 3 + 1 - 3, and 5 - 3 * 5
+    assert report.gradient_length == pytest.approx((4**2 + 5**2) ** 0.5)
+    assert (report.total_weight, report.smallest_weight, report.largest_weight) == (4.0, 1.0, 3.0)
+    assert report.effective_size == pytest.approx(16 / 10)
+    assert report.per_class == {0: 1, 1: 1}
+
+
+def test_everything_kept_has_no_error():
+    report = explain(Coreset(torch.arange(60), pool().weights), pool())
+    assert report.gradient_error == pytest.approx(0, abs=1e-4)
+    assert report.per_class == {0: 20, 1: 20, 2: 20}
+
+
+def test_grad_approx_beats_chance():
+    assert explain(GradApprox()(pool(), 15, torch.zeros(60)), pool()).relative_to_uniform < 0.5
+
+
+def test_without_classes_the_error_is_that_of_the_whole_pool():
+    made = Pool(torch.tensor([0, 1]), torch.ones(2), torch.zeros(2, 1), torch.tensor([[1.0], [1.0]]))
+    chosen = Coreset(torch.tensor([0]), torch.tensor([2.0]))
+    assert explain(chosen, made, by_class=False).gradient_error == pytest.approx(0)
+    assert explain(chosen, made).gradient_error == pytest.approx(2**0.5)
+    assert explain(chosen, made, by_class=False).per_class == {0: 1, 1: 0}
+
+
+def test_a_pool_without_gradients_is_refused():
+    with pytest.raises(BadInput, match="features and residuals"):
+        explain(Coreset(torch.tensor([0]), torch.ones(1)), Pool(torch.tensor([0]), torch.ones(1)))
