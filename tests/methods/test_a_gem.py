@@ -3,9 +3,9 @@
 import pytest
 import torch
 from conftest import make_scenario
-from following import follow, fresh
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.driving import follow, fresh
 from reference.gradient_methods import PlainAGem
 
 from gcr.memory import Policy

@@ -4,8 +4,8 @@ import pytest
 import torch
 from conftest import make_scenario
 from named import Training, train
+from reference.driving import side_by_side
 from reference.plain_replay import PlainReplay
-from reference.side_by_side import side_by_side
 
 from gcr.experiments.experiment import compose
 from gcr.memory import Policy

@@ -4,9 +4,9 @@ import pytest
 import torch
 from conftest import make_scenario
 from named import Training, train
+from reference.driving import side_by_side
 from reference.gcr_algorithm import cross_entropy
 from reference.plain_replay import PlainReplay, mean
-from reference.side_by_side import side_by_side
 
 from gcr.memory import Policy
 from gcr.methods import Der, DerPlusPlus, Er, Finetune

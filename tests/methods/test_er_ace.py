@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from reference.driving import side_by_side
 from reference.plain_replay import PlainReplay, mean
-from reference.side_by_side import side_by_side
 
 from gcr.methods import Batch, ErAce
 from gcr.models import build

@@ -5,7 +5,7 @@ import torch
 from conftest import make_scenario
 from named import Training, new_run, train
 from reference.driving import drive, fresh, same_network, same_rows
-from reference.gcr_plus_algorithm import ReferenceGcrPlus
+from reference.gcr_algorithm import ReferenceGcrPlus
 from torch import nn
 
 from gcr.experiments.experiment import compose

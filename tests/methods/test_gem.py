@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_scenario
-from following import follow, fresh
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from named import Training, train
+from reference.driving import follow, fresh
 from reference.gradient_methods import PlainGem, bounded_qp
 
 from gcr.experiments.experiment import compose

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from reference.gss_algorithm import PlainGss
-from reference.side_by_side import side_by_side
+from reference.driving import side_by_side
+from reference.plain_replay import PlainGss
 
 from gcr.experiments.experiment import compose
 from gcr.memory import GssGreedy

@@ -4,9 +4,8 @@ import pytest
 import torch
 from conftest import make_scenario
 from named import Training, train
-from reference.driving import drive, fresh, same_network
-from reference.icarl_algorithm import PlainIcarl
-from reference.plain_parts import same_memory
+from reference.driving import drive, fresh, same_memory, same_network
+from reference.icarl_and_ocs import PlainIcarl
 
 from gcr.memory import Policy
 from gcr.methods import Batch, Icarl

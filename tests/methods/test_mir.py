@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 from conftest import make_scenario
-from following import follow, fresh
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from named import Training, train
+from reference.driving import follow, fresh
 from reference.gradient_methods import PlainMir
 from torch.nn import functional as F
 

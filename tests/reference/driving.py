@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import make_scenario
 from named import Training, fresh_state, one_step
 
+from gcr.memory import Policy
+from gcr.memory.randomness import selection_draws
 from gcr.training.randomness import EpochDraws
+from gcr.training.reselect import reselect
 from gcr.training.schedule import make_schedule
 from gcr.training.step import draw_plan
 
@@ -50,3 +54,65 @@ def same_rows(memory, entries, start=0):
         assert torch.equal(memory.columns["image"][row], image)
         assert int(memory.columns["label"][row]) == label
         torch.testing.assert_close(memory.columns["logits"][row], logits, atol=1e-5, rtol=1e-5)
+
+
+def same_memory(memory, plain):
+    for start, filled, entries in ((0, memory.kept, plain.kept), (memory.capacity, memory.pooled, plain.candidates)):
+        assert int(filled) == len(entries)
+        same_rows(memory, entries, start)
+        weights = memory.columns["weight"][start : start + len(entries)].tolist()
+        assert weights == pytest.approx([entry[3] for entry in entries], abs=1e-5)
+    assert int(memory.seen) == plain.n
+    assert int(memory.seen_since) == plain.n_t
+
+
+def side_by_side(method, make_plain, model, check=lambda state, plain: None, capacity=12, **policy_settings):
+    """Twenty steps over two tasks against a ``PlainReplay``, whose loss, weights and memory must agree at every step.
+
+    ``check`` compares what else there is. Returns both states. Slots of memory have weights 0.5, 1, 1.5 and so on, as a selector might have given them.
+    """
+    scenario, policy = make_scenario(n_per_class=20), Policy(buffer=capacity, replay_batch=6, **policy_settings)
+    state = fresh(scenario, model, method, policy)
+    plain = make_plain(state.net, scenario, lr=TRAINING.lr, capacity=capacity)
+    plain.weights = [0.5 * (slot + 1) for slot in range(capacity)]
+    steps = []
+
+    def check_all():
+        steps.append(None)
+        same_network(state.net, plain.net)
+        assert int(state.memory.kept) == len(plain.kept)
+        same_rows(state.memory, plain.kept)
+        check(state, plain)
+        state.memory.columns["weight"][:capacity] = torch.tensor(plain.weights)
+
+    drive(state, scenario, method, policy, lambda draws, replay, stage: plain.step(draws, replay), check_all)
+    assert len(steps) == 20
+    return state, plain
+
+
+def follow(state, plain, scenario, method, policy, n_stages):
+    """Losses, weights, running statistics and memory agree all along, selections at the end of stages included.
+
+    The plain form keeps the task of every example.
+    """
+
+    def same_entries():
+        assert int(state.memory.kept) == len(plain.kept)
+        same_rows(state.memory, plain.kept)
+        assert state.memory.columns["task"][: len(plain.kept)].tolist() == [entry[3] for entry in plain.kept]
+
+    def check():
+        same_network(state.net, plain.net)
+        same_entries()
+
+    def end_stage(stage):
+        if policy.selects:
+            n_rows = len(state.memory.filled_rows())
+            reselect(state.memory, policy, method, state.net, scenario.views, (3, stage))
+            plain.end_stage(selection_draws((3, stage), n_rows).tolist())
+            same_entries()
+
+    def step(draws, replay, stage):
+        return plain.step(draws.rows.tolist(), draws, replay, stage)
+
+    drive(state, scenario, method, policy, step, check, end_stage, n_stages)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from reference.matching_pursuit import matching_pursuit
+from reference.gcr_algorithm import matching_pursuit
 from scipy.optimize import nnls
 
 from gcr.select import ClassBalanced, GradApprox, LastLayerGradients, Pool

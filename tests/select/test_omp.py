@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from reference.matching_pursuit import matching_pursuit as textbook
-from reference.matching_pursuit import objective
+from reference.gcr_algorithm import matching_pursuit as textbook
+from reference.gcr_algorithm import objective
 
 from gcr.experiments.experiment import compose
 from gcr.select import GradApprox, omp, omp_factors

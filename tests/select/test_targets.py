@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from reference.matching_pursuit import matching_pursuit as textbook
+from reference.gcr_algorithm import matching_pursuit as textbook
 from scipy.optimize import nnls
 
 import gcr

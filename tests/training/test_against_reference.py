@@ -2,9 +2,8 @@
 
 import pytest
 from conftest import make_scenario
-from reference.driving import drive, fresh, same_network
+from reference.driving import drive, fresh, same_memory, same_network
 from reference.gcr_algorithm import ReferenceGcr
-from reference.plain_parts import same_memory
 
 from gcr.memory import Policy
 from gcr.methods import Gcr
