@@ -69,7 +69,8 @@ def same_memory(memory, plain):
 def side_by_side(method, make_plain, model, check=lambda state, plain: None, capacity=12, **policy_settings):
     """Twenty steps over two tasks against a ``PlainReplay``, whose loss, weights and memory must agree at every step.
 
-    ``check`` compares what else there is. Returns both states. Slots of memory have weights 0.5, 1, 1.5 and so on, as a selector might have given them.
+    ``check`` compares what else there is. Slots of memory have weights 0.5, 1, 1.5 and so on, as a selector might have
+    given them. Returns both states.
     """
     scenario, policy = make_scenario(n_per_class=20), Policy(buffer=capacity, replay_batch=6, **policy_settings)
     state = fresh(scenario, model, method, policy)

@@ -1,4 +1,4 @@
-"""iCaRL and OCS example by example, by the algorithms of their papers, and what both share with the reference of GCR."""
+"""iCaRL and OCS, the algorithms of their papers, example by example, and what both share with the reference of GCR."""
 
 import copy
 import math

@@ -1,13 +1,25 @@
+"""Whole runs: what the loop promises, own arrays, the reference of GCR step by step, what replay minibatches hold."""
+
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
+from conftest import make_scenario
 from named import Training, train
+from reference.driving import drive, fresh, same_memory, same_network
+from reference.gcr_algorithm import ReferenceGcr
 
-from gcr.memory import Policy
+from gcr.memory import Buffer, Coin, Policy
 from gcr.methods import Er, Gcr
 from gcr.models import statistics
+from gcr.scenarios import from_arrays, memory_bytes
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training.evaluate import evaluate
+from gcr.training.randomness import ReplayDraws
+from gcr.training.reselect import reselect
+from gcr.training.step import draw_replays
 
 
 def test_epochs_steps_and_matrix(scenario):
@@ -83,3 +95,152 @@ def test_statistics_to_predict_with_leave_training_alone(scenario):
 def test_a_network_without_batch_normalisation_has_no_statistics_to_take(scenario):
     with pytest.raises(BadInput, match="net has none; leave it out"):
         train(scenario, "mlp", Er(), Policy(buffer=12, statistics="memory"), Training(), 0)
+
+
+# Own data from end to end: float images, HWC arrays and text labels train as well as bytes do.
+
+NAMES = np.array(["owl", "cat", "rat", "dog", "hen", "ape"])
+
+
+def trained(scenario, method=None, memory=None):
+    memory = memory or Policy(buffer=30)
+    return train(scenario, "mlp", method or Er(), memory, Training(epochs=6, batch=16, lr=0.1), 0)
+
+
+def arrays():
+    """Train and test pairs of uint8 HWC images with text labels."""
+    made = make_scenario(n_per_class=40, channels=3)
+    parts = (made.train, made.test)
+    return [(part.pixels.permute(0, 2, 3, 1).numpy(), NAMES[part.labels.numpy()]) for part in parts]
+
+
+def as_floats(pairs, low=0.0, high=1.0):
+    return [((low + (high - low) * images / 255.0).astype(np.float32), labels) for images, labels in pairs]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.0, 5.0)])
+def test_float_images_learn_what_their_bytes_learn(low, high):
+    by_bytes = trained(from_arrays(*arrays(), tasks=3))
+    by_floats = trained(from_arrays(*as_floats(arrays(), low, high), tasks=3))
+    assert by_floats.state.memory.images.dtype == torch.float32
+    assert by_bytes.class_il["accuracy"] > 60  # chance is 17
+    assert by_floats.class_il["accuracy"] == pytest.approx(by_bytes.class_il["accuracy"], abs=7)
+
+
+def test_strong_views_and_selection_take_float_images():
+    """GCR has strong views and a selector; geometric ones where values leave [0, 1]."""
+    memory = Policy(buffer=30, selector=GradApprox())
+    for low, high in ((0.0, 1.0), (-3.0, 5.0)):
+        scenario = from_arrays(*as_floats(arrays(), low, high), tasks=3)
+        outcome = trained(scenario, Gcr(), memory)
+        assert outcome.class_il["accuracy"] > 40
+        held = outcome.state.memory
+        assert held.nbytes == memory_bytes(memory, scenario)
+        stored = {image.numpy().tobytes() for image in held.images}
+        assert stored <= {image.numpy().tobytes() for image in scenario.train.pixels}
+
+
+def test_text_labels_and_hwc_arrays_train_in_a_stream():
+    scenario = from_arrays(*arrays(), tasks=(("owl", "ape"), ("cat", "rat"), ("dog", "hen")), stream=40)
+    outcome = trained(scenario)
+    assert scenario.class_names == tuple(sorted(NAMES))
+    assert outcome.class_il["accuracy"] > 50
+    assert set(outcome.state.memory.labels.tolist()) <= set(range(6))
+
+
+def test_images_that_stay_on_the_host_may_be_floats():
+    scenario = from_arrays(*as_floats(arrays()), tasks=3)
+    on_host = replace(scenario, train=replace(scenario.train, resident=False))
+    ours, theirs = trained(on_host), trained(scenario)
+    assert ours.class_il["matrix"] == theirs.class_il["matrix"]
+
+
+# The whole of GCR against the loop-by-loop reference: same draws, same weights, same memory.
+
+
+@pytest.mark.parametrize(("model", "contrast"), [("mlp", "features"), ("convnet", "features"), ("convnet", "logits")])
+def test_three_tasks_of_gcr_equal_the_algorithms_of_the_paper(model, contrast):
+    scenario = make_scenario(n_per_class=20)
+    method = Gcr(alpha=0.3, beta=0.7, gamma=0.2, contrast=contrast)
+    policy = Policy(buffer=12, selector=GradApprox(ridge=0.5), replay_batch=6)
+    state = fresh(scenario, model, method, policy)
+    size = {"lr": 0.05, "capacity": 12, "replay_size": 6}
+    plain = ReferenceGcr(state.net, scenario, alpha=0.3, beta=0.7, gamma=0.2, contrast=contrast, **size)
+
+    def check():
+        same_network(state.net, plain.net)
+        same_memory(state.memory, plain)
+
+    distinct = []
+
+    def end_stage(stage):
+        reselect(state.memory, policy, method, state.net, scenario.views, (3, stage))
+        plain.grad_approx()
+        same_memory(state.memory, plain)
+        distinct.append(len({round(float(w), 3) for w in state.memory.columns["weight"][:12]}))
+
+    def step(draws, replay, stage):
+        return plain.step(draws.rows.tolist(), draws, replay)
+
+    drive(state, scenario, method, policy, step, check, end_stage, n_stages=3)
+    assert distinct[0] == 1  # all were kept
+    assert distinct[1] > 6  # so the third task is replayed with weights that were really chosen
+
+
+# What a replay minibatch holds of memory.
+
+
+@pytest.fixture
+def memory():
+    """Four kept examples of weights 1, 2, 3 and 6, where six had been kept before, and three candidates."""
+    memory = Buffer.empty(8, 8, (1, 2, 2), 3)
+
+    def offer(labels):
+        images = torch.zeros(len(labels), 1, 2, 2, dtype=torch.uint8)
+        memory.offer({"image": images, "label": torch.tensor(labels)}, torch.zeros(len(labels)).double())
+
+    offer([0, 1, 2, 3, 4, 5])
+    memory.keep(memory.filled_rows(), torch.full((6,), 100.0))
+    memory.keep(memory.filled_rows()[:4], torch.tensor([1.0, 2.0, 3.0, 6.0]))
+    offer([10, 11, 12])
+    return memory
+
+
+def weights_of(memory, relative):
+    """Weights of each example, by label, in two minibatches of 40."""
+    draws = torch.rand(2, 40, 2, generator=torch.Generator().manual_seed(0))
+    asked = tuple(ReplayDraws(rows, (torch.zeros(40, 3),)) for rows in draws)
+    drawn = draw_replays(memory, Coin, asked, relative)
+    assert [len(columns["weight"]) for columns in drawn] == [40, 40]
+    seen = {}
+    for columns in drawn:
+        for label, weight in zip(columns["label"].tolist(), columns["weight"].tolist(), strict=True):
+            seen.setdefault(label, set()).add(round(weight, 5))
+    return {label: weights.pop() for label, weights in sorted(seen.items()) if len(weights) == 1}
+
+
+def test_weights_as_chosen(memory):
+    assert weights_of(memory, relative=False) == {0: 1.0, 1: 2.0, 2: 3.0, 3: 6.0, 10: 1.0, 11: 1.0, 12: 1.0}
+
+
+def test_relative_weights_of_the_kept_have_a_mean_of_one(memory):
+    expected = {0: 0.33333, 1: 0.66667, 2: 1.0, 3: 2.0, 10: 1.0, 11: 1.0, 12: 1.0}
+    assert weights_of(memory, relative=True) == expected
+    assert float(memory.mean_weight()) == 3.0
+
+
+def test_relative_weights_before_anything_is_kept():
+    memory = Buffer.empty(8, 8, (1, 2, 2), 3)
+    batch = {"image": torch.zeros(2, 1, 2, 2, dtype=torch.uint8), "label": torch.tensor([7, 8])}
+    memory.offer(batch, torch.zeros(2).double())
+    assert weights_of(memory, relative=True) == {7: 1.0, 8: 1.0}
+
+
+def test_the_setting_reaches_the_step(scenario):
+    """From the third task on, when weights have been chosen."""
+    heads = []
+    for kept_weights in ("chosen", "relative"):
+        policy = Policy(buffer=12, selector=GradApprox(), kept_weights=kept_weights)
+        outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0)
+        heads.append(outcome.state.net.head.weight)
+    assert not torch.equal(*heads)

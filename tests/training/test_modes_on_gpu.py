@@ -1,4 +1,4 @@
-"""Captured, compiled and packed steps compute what eager ones do: pytest -m gpu."""
+"""Training on a GPU is that on a CPU; captured, compiled and packed steps compute what eager ones do: pytest -m gpu."""
 
 from dataclasses import replace
 
@@ -20,9 +20,10 @@ from gcr.training.pack import run_pack
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 every_method = pytest.mark.parametrize("method", METHODS, ids=[m.name for m in METHODS])
+same_bits = pytest.mark.usefixtures("same_bits_every_time")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def same_bits_every_time():
     set_kernels(deterministic=True)
     yield
@@ -41,6 +42,7 @@ def weights(outcome):
     return [p.detach().clone() for p in outcome.state.net.parameters()]
 
 
+@same_bits
 @every_method
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_captured_equals_eager_to_the_bit(method, precision):
@@ -59,6 +61,7 @@ OTHER_MEMORIES = [
 ]
 
 
+@same_bits
 @pytest.mark.parametrize("memory", OTHER_MEMORIES, ids=lambda memory: memory["selector"].name)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_captured_equals_eager_under_other_memories(memory, precision):
@@ -72,6 +75,7 @@ def test_captured_equals_eager_under_other_memories(memory, precision):
         assert torch.equal(ours, theirs), name
 
 
+@same_bits
 @pytest.mark.parametrize("method", [DerPlusPlus, Gcr])
 def test_compiled_equals_eager_up_to_rounding(method):
     eager = train(*parts(method), How("cuda", "eager"))
@@ -80,11 +84,13 @@ def test_compiled_equals_eager_up_to_rounding(method):
         torch.testing.assert_close(ours, theirs, atol=5e-3, rtol=5e-2)
 
 
+@same_bits
 @every_method
 def test_a_step_never_waits_for_the_device(method):
     third_step_without_host_reads(*parts(method))
 
 
+@same_bits
 def test_a_step_that_evicts_by_loss_never_waits_for_the_device():
     scenario, model, method, _, *rest = parts(GcrPlus)
     policy = Policy(buffer=12, selector=BalancedReservoir(evict="loss"), replay_batch=8)
@@ -114,6 +120,7 @@ def digits(out, **how):
     return [job.folder for job in jobs]
 
 
+@same_bits
 @pytest.mark.parametrize("pack", [4, 0])
 def test_a_run_does_not_depend_on_its_pack(tmp_path, pack):
     """A pack of one, of four different methods and seeds, and of whatever size pays."""
@@ -125,6 +132,7 @@ def test_a_run_does_not_depend_on_its_pack(tmp_path, pack):
         assert all(torch.equal(ours_kept[name], theirs_kept[name]) for name in ours_kept)
 
 
+@same_bits
 @pytest.mark.parametrize("stop_after", [4, 13])
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path, stop_after):
     whole = train(*parts(Gcr, "tf32"), How("cuda"))
@@ -146,6 +154,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path, stop_after):
         assert torch.equal(ours, theirs), name
 
 
+@same_bits
 def test_images_that_stay_on_the_host_train_the_same(tmp_path):
     scenario, *rest = parts(Gcr)
     streamed = replace(scenario, train=replace(scenario.train, resident=False))
@@ -153,11 +162,13 @@ def test_images_that_stay_on_the_host_train_the_same(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(weights(ours), weights(theirs), strict=True))
 
 
+@same_bits
 def test_a_loss_that_is_no_number_is_remembered_by_a_captured_step():
     with pytest.raises(Diverged, match="task 1, epoch"):
         train(*parts(Gcr, lr=1e30), How("cuda", "captured"))
 
 
+@same_bits
 def test_too_little_memory_ends_with_a_remedy(tmp_path):
     experiment = compose("seq-digits", "gcr", overrides={"epochs": 1, "model": "resnet18", "buffer": 5000})
     torch.cuda.empty_cache()
@@ -171,3 +182,19 @@ def test_too_little_memory_ends_with_a_remedy(tmp_path):
         torch.cuda.set_per_process_memory_fraction(1.0)
     (error,) = [event.error for event in events if event.error]
     assert error == "out of GPU memory with one run at a time; try a smaller batch, buffer or model"
+
+
+@pytest.mark.parametrize("method", METHODS, ids=[m.name for m in METHODS])
+@pytest.mark.parametrize("sampling", ["coin", "split"])
+def test_cpu_and_gpu_train_alike(method, sampling):
+    """The same draws on both: after a few steps the networks differ by rounding only."""
+    selector = next(p for p in POLICIES if p.name == method.default_selector)()
+    policy = Policy(buffer=12, selector=selector, sampling=sampling, replay_batch=8)
+    training = Training(epochs=1, lr=0.05, batch=8, precision="fp32")
+    ours, theirs = (
+        train(make_scenario(channels=3), "convnet", method(), policy, training, 0, device) for device in ("cpu", "cuda")
+    )
+    for a, b in zip(ours.state.net.parameters(), theirs.state.net.parameters(), strict=True):
+        torch.testing.assert_close(a, b.cpu(), atol=2e-3, rtol=2e-2)
+    if ours.state.memory is not None:
+        assert torch.equal(ours.state.memory.columns["label"][:12], theirs.state.memory.columns["label"][:12].cpu())
