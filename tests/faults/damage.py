@@ -17,10 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from children import Child, Ended, in_child
-from file_layer import KILL, Layer
+from children import KILL, Child, Ended, Layer, Tally, in_child
 from made_runs import experiment_of
-from tally import Tally
 from victims import TRAIN, VICTIMS, command, make_cache, make_runs, make_state, run_facts, unmeasured
 
 from gcr.runs.folder import RunFolder

@@ -20,9 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from children import Child, Ended
+from children import Child, Ended, Tally
 from damage import HUNG_SECONDS, cost, is_hung
-from tally import Tally
 from victims import command, names
 
 MEMORY_MIB = 1024  # more than the process had before

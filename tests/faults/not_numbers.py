@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from children import Ended, in_child
-from tally import Tally
+from children import Ended, Tally, in_child
 from victims import TRAIN, command, make_cache, run_facts
 
 PLACES = ("loss", "gradients", "weights")

@@ -18,9 +18,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "runs")]
 
+from children import Tally  # noqa: E402
 from conftest import HANG_SECONDS, ROOT, wait_until  # noqa: E402
 from ray_nodes import Node, cluster, descendants  # noqa: E402  # before Ray
-from tally import Tally  # noqa: E402
 from victims import run_facts  # noqa: E402
 
 WORDS = "run seq-digits --method er --model mlp --buffer 50 --epochs 20 --seeds 0,1 --out runs"

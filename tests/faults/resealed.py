@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from children import Child, Ended
+from children import Child, Ended, Tally
 from damage import (
     HUNG_SECONDS,
     TABLE,
@@ -33,9 +33,7 @@ from damage import (
     printed,
     right_facts,
 )  # fmt: skip
-from digests import check_whole, link_state, sealed
-from tally import Tally
-from victims import command, unmeasured
+from victims import check_whole, command, link_state, sealed, unmeasured
 
 DEEP: Any = 1
 for _ in range(55):

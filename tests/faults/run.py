@@ -24,20 +24,18 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "runs"), str(HERE.parent / "report")]
 
 import torch  # noqa: E402
+from children import Tally  # noqa: E402
 from chromium import CHROMIUM  # noqa: E402
 from conftest import ROOT  # noqa: E402
 from damage import KINDS, Kind, damage_kind  # noqa: E402
 from hostile import imported, mutated, pickles  # noqa: E402
-from kills import kill_victim  # noqa: E402
-from many_runs import cost_of, make_many, usable_page  # noqa: E402
 from not_numbers import bad_data, diverge, out_of_memory  # noqa: E402
 from resealed import reseal_kind  # noqa: E402
 from surroundings import clock_set_back, closed_pipe, places, signals  # noqa: E402
-from tally import Tally  # noqa: E402
-from together import processes_on_one_folder, two_updates  # noqa: E402
+from together import cost_of, make_many, processes_on_one_folder, two_updates, usable_page  # noqa: E402
 from victims import VICTIMS, Victim, prepare, warm_up  # noqa: E402
 from whole_files import change_lines, exchange  # noqa: E402
-from writes import fail_writes, fill_disk, forbid_writing  # noqa: E402
+from writes import fail_writes, fill_disk, forbid_writing, kill_victim  # noqa: E402
 
 RESULTS = ROOT / "results" / "faults.json"
 KILLS = {

@@ -21,10 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from children import Ended, in_child
+from children import Ended, Layer, Tally, in_child
 from conftest import HANG_SECONDS, ROOT
-from file_layer import Layer
-from tally import Tally
 from victims import TRAIN, command, make_cache, make_runs, make_state, names, run_facts
 
 from gcr.runs import job

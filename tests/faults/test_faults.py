@@ -8,20 +8,18 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "report"))
 
+from children import Tally
 from conftest import ROOT
 from damage import KINDS, damage_kind
-from kills import kill_victim
-from many_runs import cost_of, make_many
 from not_numbers import bad_data, diverge, out_of_memory
 from resealed import reseal_kind
 from run import main as main_of_faults
 from run import summary
 from surroundings import closed_pipe
-from tally import Tally
-from together import processes_on_one_folder, two_updates
+from together import cost_of, make_many, processes_on_one_folder, two_updates
 from victims import VICTIMS, prepare, warm_up
 from whole_files import change_lines, exchange
-from writes import fail_writes, fill_disk, forbid_writing
+from writes import fail_writes, fill_disk, forbid_writing, kill_victim
 
 from gcr.cli import main
 

@@ -17,10 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from children import Ended, in_child
+from children import Ended, Tally, in_child
 from damage import Page, copied, is_hung, page, printed
 from made_runs import add_epoch, experiment_of, link_files, put_run, square
-from tally import Tally
 from victims import command
 
 SEEDS = 3

@@ -1,19 +1,81 @@
-"""OCS against its algorithm with every example's gradient taken alone, and its choice under single criteria."""
+"""The methods ``bilevel``, ``gss`` and ``ocs`` as wholes. Their selectors have their own tests."""
 
 import pytest
 import torch
 from conftest import make_scenario
-from named import Training, fresh_state, one_step
-from reference.driving import drive, fresh, same_memory, same_network
+from named import Training, fresh_state, one_step, train
+from reference.driving import drive, fresh, same_memory, same_network, side_by_side
 from reference.icarl_and_ocs import PlainOcs, cosine
+from reference.plain_replay import PlainGss, PlainReplay
 
-from gcr.memory import Policy
-from gcr.methods import Batch, Ocs
+from gcr.experiments.experiment import compose
+from gcr.memory import GssGreedy, Policy
+from gcr.methods import Batch, Bilevel, Er, Gss, Ocs
 from gcr.models import build
+from gcr.select import SELECTORS
 from gcr.select import Ocs as OcsSelector
 from gcr.training.randomness import EpochDraws
 from gcr.training.reselect import reselect
 from gcr.training.step import draw_plan
+
+# Bilevel: ER's loss with the selector `bilevel`.
+
+BilevelSelector = next(selector for selector in SELECTORS if selector.name == "bilevel")
+
+
+@pytest.mark.parametrize("model", ["mlp", "convnet"])
+def test_the_loss_is_that_of_plain_weighted_replay(model):
+    side_by_side(Bilevel(), PlainReplay, model)
+
+
+def test_its_own_selector_is_bilevel():
+    experiment = compose("seq-digits", "bilevel")
+    assert isinstance(experiment.memory.selector, BilevelSelector)
+    assert experiment.label == "bilevel"
+
+
+def test_it_is_er_with_the_selector():
+    memory = Policy(buffer=12, selector=BilevelSelector(), replay_batch=8)
+    ours, er = (
+        train(make_scenario(), "mlp", method(), memory, Training(epochs=1, lr=0.05, batch=8), 0)
+        for method in (Bilevel, Er)
+    )
+    assert len(ours.state.selections) == 3
+    for (name, a), (_, b) in zip(ours.state.tensors(), er.state.tensors(), strict=True):
+        assert torch.equal(a, b), name
+
+
+# GSS-Greedy as a whole against Algorithm 2 written out, example by example.
+
+
+class PlainWholeGss(PlainGss):
+    whole = True
+
+
+@pytest.mark.parametrize("gradients", ["last-layer", "whole"])
+@pytest.mark.parametrize(("model", "capacity"), [("mlp", 12), ("convnet", 12), ("mlp", 5)])
+def test_twenty_steps_equal_the_plain_version(model, capacity, gradients):
+    def same_scores(state, plain):
+        scores = torch.tensor([entry[3] for entry in plain.kept])
+        torch.testing.assert_close(state.memory.columns["score"][: len(scores)], scores, atol=1e-5, rtol=1e-5)
+
+    policy = {"capacity": capacity, "selector": GssGreedy(compared=2, gradients=gradients)}
+    _, plain = side_by_side(
+        Gss(), PlainGss if gradients == "last-layer" else PlainWholeGss, model, same_scores, **policy
+    )
+    assert plain.refused_batches > 0
+    assert plain.replaced > 0
+    assert plain.refused > 0
+
+
+def test_its_own_policy_is_gss_greedy():
+    experiment = compose("seq-digits", "gss", overrides={"compared": "10"})
+    assert experiment.memory.selector == GssGreedy(compared=10)
+    assert experiment.label == "gss"
+    assert compose("seq-digits", "er", selector="gss-greedy").label == "er + gss-greedy"
+
+
+# OCS against its algorithm with every example's gradient taken alone, and its choice under single criteria.
 
 
 @pytest.mark.parametrize(("model", "tau"), [("mlp", 2.0), ("convnet", 1000.0)])
