@@ -119,7 +119,7 @@ def test_the_site_builds(tmp_path):
         assert not foreign, page
 
 
-# The commands of docs/update.md, run in their order.
+# --- The commands of docs/update.md, run in their order
 
 
 def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys):
@@ -143,7 +143,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys):
     assert outputs[-2:] == ["state is at version 2 again\n", "state: 1 checked, 0 damaged\n"]
 
 
-# Figures in the README and the docs equal what the files under results/ give. The only tests that read these files.
+# --- Figures in the README and the docs equal what the files under results/ give
 
 
 def cells(page):
@@ -173,7 +173,7 @@ def test_the_avalanche_table():
         assert [row["plugin"], row["about"], accuracy, f"{row['seconds']:.1f}"] in shown
 
 
-# Every script in examples/ runs as it is and learns something.
+# --- Every script in examples/ runs as it is and learns something
 
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"lightning_module": "lightning", "river_stream": "river"}  # not part of make setup

@@ -171,7 +171,7 @@ def test_the_limits_are_those_that_security_md_names():
         assert limit in text
 
 
-# Every reader of files, a few damaged files each; `make fuzz` tries them for minutes.
+# --- Every reader of files, a few damaged files each; `make fuzz` tries them for minutes
 
 SLOW = ("parquet", "table", "pictures", "runs", "packed", "packed-gz", *(name for name in READERS if READERS[name].odd))
 

@@ -168,7 +168,7 @@ def test_what_is_better_than_the_best_on_the_common_seeds_is_bold_too():
     assert best({"lead": lead, "worse": worse}).labels == ("lead",)
 
 
-# Two groups of runs compared: paired by seed, or by Welch's test.
+# --- Two groups of runs compared: paired by seed, or by Welch's test
 
 
 def put(out, name, accuracies, method="er", **overrides):

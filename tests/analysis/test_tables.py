@@ -277,7 +277,7 @@ def test_only_some_scenarios_and_methods(tmp_path):
         runs.only([], [], [99])
 
 
-# Tables as text.
+# --- Tables as text
 
 NASTY = r"a_b & 50% of {x}$y^2 #1 ~ \cmd <i> |p| *s* [0]"
 SHEET = Sheet(

@@ -82,7 +82,7 @@ def test_a_long_table_looks_as_a_short_one(show, monkeypatch):
     assert show(None) == short
 
 
-# What the progress of a table says, by a clock of the test's own.
+# --- What the progress of a table says, by a clock of the test's own
 
 
 class Clock:
@@ -155,7 +155,7 @@ def test_a_run_that_others_trained_is_counted_apart(tmp_path):
     assert (progress.done, progress.elsewhere) == (2, 1)
 
 
-# The size of memory.
+# --- The size of memory
 
 
 def test_the_size_of_memory_is_said_where_all_runs_agree():

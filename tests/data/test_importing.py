@@ -169,7 +169,7 @@ def test_a_folder_of_nothing_known(cache, tmp_path):
         import_set("cifar10", [tmp_path])
 
 
-# Downloads: whole, broken and resumed, damaged, missing.
+# --- Downloads: whole, broken and resumed, damaged, missing
 
 CONTENT = bytes(range(256)) * 4000
 MD5 = hashlib.md5(CONTENT).hexdigest()

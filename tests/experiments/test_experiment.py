@@ -269,7 +269,7 @@ def test_an_odd_value_in_a_file_is_named(part, name, word, odd):
             Experiment.from_dict(values | {part: odd})
 
 
-# Optimizers by name.
+# --- Optimizers by name
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_bad_optimizers_are_refused(given, said):
         OptimizerSpec(**given)
 
 
-# Experiments of earlier versions load; the dicts below were written by version 0.1.
+# --- Experiments of earlier versions load; the dicts below were written by version 0.1
 
 MEMORY = {
     "buffer": 100,

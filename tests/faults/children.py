@@ -249,7 +249,7 @@ class Layer:
         return call
 
 
-# What an attack counts.
+# --- What an attack counts
 
 HARM = ("lost", "wrong", "left", "silent", "tracebacks", "hangs")
 

@@ -1,4 +1,4 @@
-"""Several processes on one folder: every run is trained once, whoever is killed; two updates of a state; 10,000 runs."""
+"""Several processes on one folder: every run is trained once, whoever is killed; two updates at once; 10,000 runs."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _layered(layer: Layer, work: Callable[[], int]) -> Callable[[], int]:
     return layered
 
 
-# 10,000 finished runs: processor seconds and memory of the table and the page; what a browser makes of the page.
+# --- 10,000 finished runs: processor seconds and memory of the table and the page; what a browser makes of the page
 
 SEEDS_OF_EACH = 5
 METHODS = ("er", "der++", "gcr", "er-ace", "gss", "mir", "icarl", "gem")

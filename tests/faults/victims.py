@@ -309,7 +309,7 @@ def warm_up() -> None:
     gc.freeze()  # pages that no child copies
 
 
-# Digests as gcr writes them, computed here once more: what is whole, and odd contents under a right digest.
+# --- Digests as gcr writes them, computed here once more: what is whole, and odd contents under a right digest
 
 DIGEST = re.compile(rb'digest\\?": ?\\?"(sha256|crc32):([0-9a-f]+)')
 DIGITS = {b"sha256": 64, b"crc32": 8}

@@ -219,7 +219,7 @@ def test_bad_arguments():
         Rehearsal(12).load_state_dict({})
 
 
-# Our plugin in a loop that calls it as Avalanche does; `make avalanche` is the proof with the real one.
+# --- Our plugin in a loop that calls it as Avalanche does; `make avalanche` is the proof with the real one
 
 
 @pytest.fixture

@@ -183,7 +183,7 @@ def test_bad_parameters_are_named_when_it_is_fitted(blobs, given, message):
         classifier.predict(blobs[0])
 
 
-# `gcr.CoresetSelector`: scikit-learn's own checks, its tools, and bad input.
+# --- `gcr.CoresetSelector`: scikit-learn's own checks, its tools, and bad input
 
 
 @parametrize_with_checks([gcr.CoresetSelector(5), gcr.CoresetSelector(0.5, selector="k-centre", random_state=0)])

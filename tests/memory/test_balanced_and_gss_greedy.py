@@ -14,7 +14,7 @@ from gcr.settings import BadInput
 from gcr.training.randomness import DrawPlan, EpochDraws
 from gcr.training.step import draw_plan, sampler_of
 
-# The class-balanced reservoir: equal shares, equal chances.
+# --- The class-balanced reservoir: equal shares, equal chances
 
 
 def offered(memory, labels, draws, first=0, admitted=None, losses=None):
@@ -168,7 +168,7 @@ def test_replay_updates_losses(method):
             assert found[image] == pytest.approx(loss, rel=1e-4)
 
 
-# GSS-Greedy: admission by scores alone, without a network.
+# --- GSS-Greedy: admission by scores alone, without a network
 
 
 def full_memory(remembered):

@@ -152,7 +152,7 @@ def test_float_images_are_kept_as_they_are():
     assert torch.equal(memory.images, images)
 
 
-# Buffer in a training loop of one's own: add, sample, reselect, save, and what it refuses.
+# --- Buffer in a training loop of one's own: add, sample, reselect, save, and what it refuses
 
 
 def images_of(labels, dtype=torch.uint8):

@@ -18,7 +18,7 @@ from gcr.training.randomness import EpochDraws
 from gcr.training.reselect import reselect
 from gcr.training.step import draw_plan
 
-# Bilevel: ER's loss with the selector `bilevel`.
+# --- Bilevel: ER's loss with the selector `bilevel`
 
 BilevelSelector = next(selector for selector in SELECTORS if selector.name == "bilevel")
 
@@ -45,7 +45,7 @@ def test_it_is_er_with_the_selector():
         assert torch.equal(a, b), name
 
 
-# GSS-Greedy as a whole against Algorithm 2 written out, example by example.
+# --- GSS-Greedy as a whole against Algorithm 2 written out, example by example
 
 
 class PlainWholeGss(PlainGss):
@@ -75,7 +75,7 @@ def test_its_own_policy_is_gss_greedy():
     assert compose("seq-digits", "er", selector="gss-greedy").label == "er + gss-greedy"
 
 
-# OCS against its algorithm with every example's gradient taken alone, and its choice under single criteria.
+# --- OCS against its algorithm with every example's gradient taken alone, and its choice under single criteria
 
 
 @pytest.mark.parametrize(("model", "tau"), [("mlp", 2.0), ("convnet", 1000.0)])

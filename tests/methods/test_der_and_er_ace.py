@@ -14,7 +14,7 @@ from gcr.memory import Policy
 from gcr.methods import Batch, Der, DerPlusPlus, Er, ErAce, Finetune
 from gcr.models import build
 
-# ER, DER, DER++ and fine-tuning, with passes of their own for every minibatch.
+# --- ER, DER, DER++ and fine-tuning, with passes of their own for every minibatch
 
 
 class PlainDer(PlainReplay):
@@ -76,7 +76,7 @@ def test_without_memory_all_that_is_left_is_cross_entropy_on_new_examples():
         assert not torch.equal(a, c)
 
 
-# ER-ACE: where its gradients must vanish.
+# --- ER-ACE: where its gradients must vanish
 
 
 def cross_entropy_among(h, y, classes):

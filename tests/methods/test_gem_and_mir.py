@@ -25,7 +25,7 @@ from gcr.models import build
 from gcr.select import ClassBalanced
 from gcr.settings import BadInput
 
-# GEM.
+# --- GEM
 
 GRID = st.integers(-3, 3).map(float)  # small whole numbers: repeated, opposite and zero directions are common
 
@@ -143,7 +143,7 @@ def test_a_buffer_smaller_than_the_number_of_tasks_is_refused(scenario):
         compose("seq-digits", "gem", overrides={"buffer": 4})
 
 
-# A-GEM.
+# --- A-GEM
 
 
 @pytest.mark.parametrize("model", ["mlp", "convnet"])
@@ -177,7 +177,7 @@ def test_gradients_that_are_not_there_count_as_zero():
     assert fourth is None
 
 
-# Gradients as vectors, and back.
+# --- Gradients as vectors, and back
 
 SHAPES = ((3, 2, 3, 3), (5,), (4, 2), (1,))
 
@@ -209,7 +209,7 @@ def test_sums_of_vectors_are_sums_of_parts(seed, n, absent, channels_last):
     torch.testing.assert_close(inner_products(torch.stack(whole)), long @ long.T)
 
 
-# MIR: it retrieves the true maximum and leaves no trace of the virtual step.
+# --- MIR: it retrieves the true maximum and leaves no trace of the virtual step
 
 
 @pytest.mark.parametrize("model", ["mlp", "convnet"])

@@ -185,7 +185,7 @@ def test_a_head_behind_a_cast_is_found():
     assert attach(Cast(), torch.randn(2, 1, 6, 6), 6).head_name == "last"
 
 
-# Networks by name.
+# --- Networks by name
 
 
 @pytest.mark.parametrize(

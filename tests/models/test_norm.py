@@ -101,7 +101,7 @@ def test_weights_can_be_loaded_by_name():
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
 
 
-# BatchNorm statistics recomputed.
+# --- BatchNorm statistics recomputed
 
 
 def images(n, seed=0):

@@ -218,7 +218,7 @@ def thousands(tmp_path_factory):
     return out
 
 
-# Searching a grid: what wins, what is recorded, what is refused.
+# --- Searching a grid: what wins, what is recorded, what is refused
 
 GRID = {"lr": (0.01, 0.03), "batch": (16, 32)}
 

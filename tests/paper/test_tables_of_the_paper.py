@@ -208,7 +208,7 @@ def test_departures_of_runs():
     assert paper.departures(tuned, by_class) == ["validation is 0.1, the paper's 0.0"]
 
 
-# The main figure: two panels, ours and the paper's; a quick look without the paper's.
+# --- The main figure: two panels, ours and the paper's; a quick look without the paper's
 
 
 @pytest.mark.parametrize(("scale", "beside_the_papers"), [(1.0, True), (0.1, False)])

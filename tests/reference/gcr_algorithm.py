@@ -234,7 +234,7 @@ class ReferenceGcrPlus(ReferenceGcr):
         self.n += len(entries)
 
 
-# Textbook non-negative matching pursuit on explicit gradient vectors, with scipy's NNLS inside.
+# --- Textbook non-negative matching pursuit on explicit gradient vectors, with scipy's NNLS inside
 
 
 def matching_pursuit(gradients, target, budget, ridge, tolerance=0.0):

@@ -55,7 +55,7 @@ class PlainReplay(ReferenceGcr):
         self.candidates, self.n_t = [], 0
 
 
-# iCaRL, Algorithms 1 to 5 of its paper, example by example and class by class.
+# --- iCaRL, Algorithms 1 to 5 of its paper, example by example and class by class
 
 
 class PlainIcarl(PlainReplay):
@@ -145,7 +145,7 @@ class PlainIcarl(PlainReplay):
         return float((self.feature(image) - self.means[c]).norm())
 
 
-# Online coreset selection, Algorithm 1 of its paper, with the gradient of every example taken alone.
+# --- Online coreset selection, Algorithm 1 of its paper, with the gradient of every example taken alone
 
 
 def cosine(a, b):

@@ -249,7 +249,7 @@ def test_the_papers_1530_runs_make_a_page_with_little_work(tmp_path):
     assert len(json.loads(facets)) >= 102
 
 
-# The page of a table: what the terminal prints, whole, under its own name, and nothing that contradicts it.
+# --- The page of a table: what the terminal prints, whole, under its own name, and nothing that contradicts it
 
 
 def show_table(request, out):

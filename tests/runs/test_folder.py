@@ -230,7 +230,7 @@ def test_a_finished_run_is_tidied(tmp_path):
     assert not any(file.exists() for file in left)
 
 
-# Several processes that train into one folder: every run once, nothing lost, whoever is killed.
+# --- Several processes that train into one folder: every run once, nothing lost, whoever is killed
 
 OTHER = """
 import sys
@@ -336,7 +336,7 @@ def test_a_stop_while_waiting(tmp_path):
     assert ending.signal == signal.SIGTERM
 
 
-# The package's source under the name that git gives it.
+# --- The package's source under the name that git gives it
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

@@ -239,7 +239,7 @@ def test_a_network_travels_between_machines(folder, tmp_path):
     assert torch.equal(load_run(home.path).net.head.weight, load_run(folder).net.head.weight)
 
 
-# Packed files: what is written is read, and what is not such a file is refused by name.
+# --- Packed files: what is written is read, and what is not such a file is refused by name
 
 HEADER = {"format": "gcr-runs", "version": 1}
 LINE = {"path": "er/seed-0", "experiment": {"seed": 0}, "result": {"steps": 9}}

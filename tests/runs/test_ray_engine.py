@@ -273,7 +273,7 @@ def test_tasks_that_fit_on_a_node():
     assert Request(1, 1).fits({"CPU": 8}) == 0
 
 
-# Who may use a Ray cluster: those who have its token, and of a cluster of our own nobody but this machine.
+# --- Who may use a Ray cluster: those who have its token, and of a cluster of our own nobody but this machine
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_a_worker_that_dies_is_replaced(uninterrupted, tmp_path):
         assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)
 
 
-# A terminal that is closed stops runs in good order, unless that is ignored, as under nohup.
+# --- A terminal that is closed stops runs in good order, unless that is ignored, as under nohup
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ def test_nothing_is_imported_unless_asked_for():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
 
-# Weights & Biases, offline: every number once, whatever happens to the run or to the tracker.
+# --- Weights & Biases, offline: every number once, whatever happens to the run or to the tracker
 
 
 @pytest.fixture

@@ -191,7 +191,7 @@ def test_damage_is_told_before_anything_is_trained(birds, cache, file):
         about.check_present()
 
 
-# The digits.
+# --- The digits
 
 
 def test_digits_are_all_there_once():
@@ -240,7 +240,7 @@ def test_without_scikit_learn(monkeypatch):
         load("seq-digits")
 
 
-# Damage to training images: few of a class, a short last task, wrong labels.
+# --- Damage to training images: few of a class, a short last task, wrong labels
 
 TASKS = ((0, 1), (2, 3), (4, 5))
 

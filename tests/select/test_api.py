@@ -226,7 +226,7 @@ def test_gradients_that_carry_a_graph():
     assert not chosen.weights.requires_grad
 
 
-# Budgets of classes and tasks.
+# --- Budgets of classes and tasks
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))
@@ -263,7 +263,7 @@ def test_task_budgets_are_equal_for_tasks_and_proportional_inside():
     assert task_budgets(labels, tasks, 80) == [7, 10, 33, 30]
 
 
-# What `explain` says of a coreset.
+# --- What `explain` says of a coreset
 
 
 def pool(seed=0):

@@ -10,7 +10,7 @@ from gcr.select import Pool, Typicality
 from gcr.select.density import Density, Mixture, fit, log_density, project
 from gcr.select.typicality import pace, typical_rows
 
-# Density.
+# --- Density
 
 
 def normal(n, *shape, seed=0):
@@ -124,7 +124,7 @@ def test_edge_cases(pool, components):
         assert chosen.weights.tolist() == [1.0] * len(chosen.rows)
 
 
-# Typicality, against a plain version that chooses rows one after another.
+# --- Typicality, against a plain version that chooses rows one after another
 
 
 def distance(a, b):

@@ -11,7 +11,7 @@ from gcr.select.gss import Gss, random_subsets, seed_of
 from gcr.select.ocs import Ocs, criteria
 from gcr.settings import BadInput
 
-# GSS.
+# --- GSS
 
 
 def long_gradients(pool):
@@ -199,7 +199,7 @@ def test_bad_settings_are_refused():
         Gss(neighbours=0)
 
 
-# OCS.
+# --- OCS
 
 
 def cosine(a, b):

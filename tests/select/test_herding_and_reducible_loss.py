@@ -14,7 +14,7 @@ from gcr.select import Pool, ReducibleLoss
 from gcr.select.herding import Herding, herd
 from gcr.settings import BadInput
 
-# Herding.
+# --- Herding
 
 
 def plain_herding(features, picks):
@@ -102,7 +102,7 @@ def test_a_budget_below_the_number_of_classes():
     assert Herding()(pool_of(torch.eye(3), torch.arange(3)), 2, torch.zeros(3)).rows.tolist() == [0, 1]
 
 
-# Reducible loss: the rule, and the column that it needs.
+# --- Reducible loss: the rule, and the column that it needs
 
 
 def plain_loss(logits, label):

@@ -128,7 +128,7 @@ def test_replacing_finds_the_better_pair():
     assert replace_rows(batch, greedy, 1e-6, passes=1)[0].tolist() == pytest.approx([1.0, 1.0, 0.0], abs=1e-4)
 
 
-# Matching as the released code has it, against the same in NumPy on explicit gradients.
+# --- Matching as the released code has it, against the same in NumPy on explicit gradients
 
 
 def plain_pursuit(gradients, target, budget, ridge):

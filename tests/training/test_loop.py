@@ -97,7 +97,7 @@ def test_a_network_without_batch_normalisation_has_no_statistics_to_take(scenari
         train(scenario, "mlp", Er(), Policy(buffer=12, statistics="memory"), Training(), 0)
 
 
-# Own data from end to end: float images, HWC arrays and text labels train as well as bytes do.
+# --- Own data from end to end: float images, HWC arrays and text labels train as well as bytes do
 
 NAMES = np.array(["owl", "cat", "rat", "dog", "hen", "ape"])
 
@@ -155,7 +155,7 @@ def test_images_that_stay_on_the_host_may_be_floats():
     assert ours.class_il["matrix"] == theirs.class_il["matrix"]
 
 
-# The whole of GCR against the loop-by-loop reference: same draws, same weights, same memory.
+# --- The whole of GCR against the loop-by-loop reference: same draws, same weights, same memory
 
 
 @pytest.mark.parametrize(("model", "contrast"), [("mlp", "features"), ("convnet", "features"), ("convnet", "logits")])
@@ -187,7 +187,7 @@ def test_three_tasks_of_gcr_equal_the_algorithms_of_the_paper(model, contrast):
     assert distinct[1] > 6  # so the third task is replayed with weights that were really chosen
 
 
-# What a replay minibatch holds of memory.
+# --- What a replay minibatch holds of memory
 
 
 @pytest.fixture
