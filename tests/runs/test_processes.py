@@ -13,7 +13,7 @@ import made_data as made
 import numpy as np
 import pytest
 import torch
-from conftest import HANG_SECONDS, ROOT, wait_until
+from conftest import HANG_SECONDS, wait_until
 from torch import distributed, multiprocessing
 
 from gcr.cli.main import run_cli
@@ -27,6 +27,23 @@ from gcr.settings import BadInput
 
 COMMAND = ["run", "seq-digits", "--method", "er", "--epochs", "2", "--checkpoint-steps", "4", "--set", "lr=0.003"]
 COMMAND += ["--device", "cpu", "--no-model"]
+
+# ``gcr`` where ImageNet-1k has three pictures of each class, one of them to test on, and no data set is resident.
+FEW_PICTURES = """
+from dataclasses import replace
+
+from gcr.__main__ import main
+from gcr.data import catalog
+from gcr.scenarios.datasets import cached
+
+if __name__ == "__main__":
+    cached.RESIDENT_BYTES = 0
+    catalog.CATALOG = tuple(
+        replace(known, train=2000, test=(1,) * 1000) if known.name == "imagenet1k" else known
+        for known in catalog.CATALOG
+    )
+    main()
+"""
 
 
 def torchrun(processes, *words):
@@ -205,12 +222,13 @@ def test_imagenet_in_two_processes(cache, tmp_path):
             pixels = (colour + generator.integers(0, 50, (3, 24 + number, 30))).astype(np.uint8)
             files[f"{part}/n{label:08d}/{number}.JPEG"] = made.png(pixels, "JPEG")
     made.write_folder(tmp_path / "pictures", files)
-    gcr = str(ROOT / "tests/runs/few_pictures.py")
+    gcr = tmp_path / "few_pictures.py"
+    gcr.write_text(FEW_PICTURES)
     subprocess.run([sys.executable, gcr, "data", "import", "imagenet1k", tmp_path / "pictures"], check=True)
     words = ["run", "seq-imagenet1k", "--method", "gcr", "--epochs", "2", "--model", "mlp", "--device", "cpu"]
     given = ["tasks=10", "batch=100", "lr=0.003", "admit=all", "gamma=0"]  # without strong views, which are slow here
     words += [word for value in given for word in ("--set", value)]
-    launcher = torchrun(2, gcr, *words, "--out", str(tmp_path / "runs"))
+    launcher = torchrun(2, str(gcr), *words, "--out", str(tmp_path / "runs"))
     printed = finish(launcher)
     assert launcher.returncode == 0, printed
     (run,) = (tmp_path / "runs").glob("*/seed-0")
