@@ -258,6 +258,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "faults": ("docs/faults.md", other.faults),
     "gcr-plus": ("docs/choose.md", plus.targets),
     "gcr-plus-comparisons": ("docs/choose.md", plus.comparisons),
+    "gcr-plus-ablation": ("docs/choose.md", plus.ablation),
     "gcr-plus-cost": ("docs/choose.md", plus.cost),
     "fuzz": ("docs/faults.md", other.fuzz),
     "busy": ("docs/faults.md", other.busy),
