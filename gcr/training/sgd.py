@@ -29,7 +29,8 @@ class Sgd:
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         """One gradient per parameter. A parameter without a gradient stays as it is."""
         reached = [(p, g) for p, g in zip(self.parameters, gradients, strict=True) if g is not None]
-        moved, along = [p for p, _ in reached], [g for _, g in reached]
+        moved: list[Tensor] = [p for p, _ in reached]
+        along = [g for _, g in reached]
         if self.weight_decay and reached:
             decay = torch._foreach_mul(moved, self.weight_decay)
             torch._foreach_add_(decay, along)
