@@ -15,7 +15,8 @@ from torch.autograd.function import once_differentiable
 
 def cast_weights(net: nn.Module, device: str) -> dict[str, Tensor]:
     """By name, the weights of convolutions and linear layers as autocast on ``device`` has them; none without it."""
-    if not torch.is_autocast_enabled(device) or net._compiled_call_impl is not None:  # a compiled net casts by itself
+    compiled = net._compiled_call_impl is not None  # casts by itself
+    if not torch.is_autocast_enabled(device) or compiled or torch._C._are_functorch_transforms_active():
         return {}
     layers = [(name, layer) for name, layer in net.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     weights = {f"{name}.weight": layer.weight for name, layer in layers if layer.weight.dtype == torch.float32}

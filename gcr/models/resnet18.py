@@ -23,12 +23,9 @@ class Stem(nn.Conv2d):
         return super().forward(x)
 
     def on_eight(self, x: Tensor) -> Tensor:
-        b, c, h, w = x.shape
-        more = -c % 8
-        dtype = torch.get_autocast_dtype(x.device.type)
-        wide = torch.zeros((b, h, w, c + more), dtype=dtype, device=x.device).permute(0, 3, 1, 2)  # channels last
-        wide[:, :c] = x
-        return F.conv2d(wide, F.pad(self.weight, (0, 0, 0, 0, 0, more)), None, self.stride, self.padding)
+        more = (0, 0, 0, 0, 0, -x.shape[1] % 8)
+        x = F.pad(x.to(torch.get_autocast_dtype(x.device.type)), more)
+        return F.conv2d(x, F.pad(self.weight, more), None, self.stride, self.padding)
 
 
 class BasicBlock(nn.Module):

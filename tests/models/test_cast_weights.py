@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 
 from gcr.models import build, network
 from gcr.models.cast_weights import cast_weights
@@ -35,6 +36,22 @@ def test_as_autocast_casts(frozen, monkeypatch):
     for a, b in zip(ours, outputs_and_gradients(net), strict=True):
         assert a.dtype == torch.float32
         assert torch.equal(a, b)
+
+
+def test_gradients_of_single_examples():
+    """By torch's transforms, which know no casts of ours."""
+    net = build("mlp", (1, 8, 8), 10, 0)
+    stem = build("resnet18", (3, 8, 8), 10, 0).trunk[0]
+    stem.forward = stem.on_eight  # as on a GPU
+    for module, shape in ((net, (1, 8, 8)), (stem, (3, 8, 8))):
+        weights = {name: parameter.detach() for name, parameter in module.named_parameters()}
+
+        def value(weights, image, module=module):
+            return functional_call(module, weights, (image.unsqueeze(0),)).square().sum()
+
+        with computing("bf16", CPU):
+            found = vmap(grad(value), (None, 0))(weights, torch.ones(2, *shape))
+        assert all(gradient.shape == (2, *weights[name].shape) for name, gradient in found.items())
 
 
 def test_every_weight_is_cast_once():
