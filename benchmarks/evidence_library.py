@@ -37,7 +37,8 @@ def speed() -> str:
         here, there = cpu[name][0], gpu[name][0]
         memory = f"{here['peak_gib']:.1f}" if "peak_gib" in here else "–"
         times = [f"{here['seconds']:.0f} ({here['load']:.0f})", f"{here['processor_seconds']:.0f}", cpu_limit]
-        lines.append([what, *times, memory, f"{there['seconds']:.1f}", gpu_limit, next_to])
+        on_gpu = there["seconds"] + there.get("copy_seconds", 0)  # with the copy from mapped files
+        lines.append([what, *times, memory, f"{on_gpu:.1f}", gpu_limit, next_to])
     small, small_gpu = (_json(f"selection-{where}")["large"][1] for where in ("cpu", "cuda"))
     times = [f"{small['seconds']:.1f}", "–", "–", f"{small['peak_gib']:.1f}", f"{small_gpu['seconds']:.1f}"]
     lines.append(["matching, 1,000 classes: K = 10,000 of 20,000", *times, "–", "–"])

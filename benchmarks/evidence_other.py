@@ -48,6 +48,28 @@ def start_up() -> str:
     return markdown(["command", "seconds", "limit"], rows)
 
 
+def roofline() -> str:
+    """Microseconds of a step in convolutions and normalisations, in 8 CUDA streams, and what the GPU allows."""
+    kinds = {
+        "convolutions, 32 x 32": ("64-64",),
+        "convolutions, 16 x 16": ("128-128",),
+        "convolutions, 8 x 8 and 4 x 4": ("256-256", "512-512"),
+        "first convolution, those of stride 2": (" 3-64", "stride"),
+        "normalisation": ("norm",),
+        "sum": ("",),
+    }
+    lines = []
+    for kind, marks in kinds.items():
+        line = [kind]
+        for method in ("der++", "gcr"):
+            rows = [r for r in _json("kernels-roofline")["rows"] if r["method"] == method]
+            rows = [row for row in rows if any(mark in row["layer"] for mark in marks)]
+            floor, packed = (sum(row["times"] * row[key] for row in rows) for key in ("floor_us", "packed_us"))
+            line += [f"{packed:.0f}", f"{floor:.0f}", f"{floor / packed:.0%}"]
+        lines.append(line)
+    return markdown(["us a step", "DER++", "floor", "share", "GCR", "floor", "share"], lines)
+
+
 def solvers() -> str:
     """Seconds of one selection by different solvers."""
     cpu, gpu = ({row["what"]: row for row in _json(f"selection-{where}")["compared"]} for where in ("cpu", "cuda"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from evidence_runs import DATA, ROOT, Group, cells, difference, markdown, read
+from evidence_runs import DATA, LEVEL, ROOT, Group, cells, difference, markdown, read
 
 from gcr import paper
 from gcr.analysis.statistics import compare, holm
@@ -70,13 +70,54 @@ def comparisons() -> str:
                 text = f"{test.difference:+.2f} ± {test.sem:.2f}"
                 whole = n == (15 if regime == "online" else 5)
                 found.append((f"{DATA[scenario]} {regime}", name, n, text, test.p if whole else None))
-    tested = [p for *_, p in found if p is not None]
-    corrected = iter(holm([*tested, *[1.0] * (TESTS - len(tested))]))
+    corrected = iter(after_holm([p for *_, p in found if p is not None], TESTS))
     rows = []
     for where, name, n, text, p in found:
         after = f"{next(corrected):.2g}" if p is not None else "not tested"
         rows.append([where, name, str(n), text, after])
     return markdown(["scenario", "GCR+ minus", "seeds", "final accuracy", "p, corrected"], rows)
+
+
+def after_holm(tested: list[float], announced: int) -> list[float]:
+    """p-values corrected for all announced tests, of which some have not been run."""
+    return holm([*tested, *[1.0] * (announced - len(tested))])[: len(tested)]
+
+
+PARTS = {  # left out by
+    "average": "average of weights (`decay=0`)",
+    "softmax": "asymmetric softmax (`softmax=all`)",
+    "contrast": "SupCon (`gamma=0`)",
+    "logits": "distance to stored logits (`alpha=0`)",
+    "old": "old network (`keep=0`)",
+    "balance": "balance over classes (`--selector reservoir`)",
+}
+CELLS = [(scenario, online) for online in (True, False) for scenario in ("seq-cifar10", "seq-cifar100")]
+
+
+def ablation() -> str:
+    """`gcr+` without one part, minus the whole, K = 500; * after Holm's correction for all announced tests.
+
+    A cell that lacks seeds is shown with their number and not tested.
+    """
+    groups = {(g.experiment["scenario"], g.experiment["stream"]["online"], name.split("-plus-")[1].split("-k")[0]): g
+              for name, g in read("gcr-plus-ablation").items()}  # fmt: skip
+    online = {g.experiment["scenario"]: g for g in read("gcr-plus").values() if place_of(g)[1:] == ("online", 1, 500)}
+    found: dict[tuple[str, str, bool], tuple[str, float | None]] = {}
+    for part in PARTS:
+        for scenario, on in CELLS:
+            without = groups.get((scenario, on, f"without-{part}"))
+            whole = online[scenario] if on else groups.get((scenario, on, "whole"))
+            if without and whole:
+                test = compare(without.by_seed("accuracy"), whole.by_seed("accuracy"))
+                complete = test.n == (15 if on else 3)
+                text = f"{test.difference:+.2f} ± {test.sem:.2f}" + ("" if complete else f" ({test.n} seeds)")
+                found[part, scenario, on] = text, test.p if complete else None
+    tested = {key: p for key, (_, p) in found.items() if p is not None}
+    corrected = dict(zip(tested, after_holm(list(tested.values()), len(PARTS) * len(CELLS)), strict=True))
+    rows = [[name, *(found.get((part, *cell), ("not run", None))[0] + "*" * (corrected.get((part, *cell), 1) < LEVEL)
+                     for cell in CELLS)] for part, name in PARTS.items()]  # fmt: skip
+    head = ["without", *(f"{DATA[scenario]} {'online' if on else 'offline'}" for scenario, on in CELLS)]
+    return markdown(head, rows)
 
 
 def cost() -> str:

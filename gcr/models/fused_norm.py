@@ -1,8 +1,8 @@
 """``BatchNorm`` of several minibatches, shortcut sum and ReLU in three kernels forward and three backward, on a GPU.
 
 Plain torch needs some ten kernels for every minibatch, and passes over memory for each. Reads and writes here: forward
-x twice, y once; backward dy and x twice, dx once (and y twice behind a shortcut's sum). Statistics are float32 whatever
-the activations are.
+x twice, y once; backward dy and x twice, dx once (behind a shortcut's sum dy and y once, its gradient twice).
+Statistics are float32 whatever the activations are.
 """
 
 from __future__ import annotations
@@ -87,14 +87,17 @@ class _Norm(torch.autograd.Function):
         means = x.new_empty((g, 2, c), dtype=torch.float32)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
         dx = torch.empty_like(x)
-        dadd = torch.empty_like(dy) if ctx.adds else None
+        d = torch.empty_like(dy) if ctx.adds else dy
         flags = work.tile | {"ADD": ctx.adds, "RELU": ctx.relu}
-        kernels.chunk_gradients[work.grid](dy, x, y, work.chunks, mean, rstd, weight, bias, sums, c, **flags)
+        kernels.chunk_gradients[work.grid](dy, x, y, work.chunks, mean, rstd, weight, bias, sums, d, c, **flags)
         kernels.group_gradients[work.channel_grid](
             sums, work.groups, means, dweight, dbias, c, G=g, N=CHUNKS_AT_ONCE, B=CHANNELS_AT_ONCE
         )
-        kernels.input_gradient[work.grid](dy, x, y, dx, dadd, work.chunks, mean, rstd, means, weight, bias, c, **flags)
-        return dx, dweight, dbias, dadd, None, None
+        cut = ctx.relu and not ctx.adds
+        kernels.input_gradient[work.grid](
+            d, x, dx, work.chunks, mean, rstd, means, weight, bias, c, **work.tile, CUT=cut
+        )
+        return dx, dweight, dbias, d if ctx.adds else None, None, None
 
 
 class _Work:

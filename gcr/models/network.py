@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from gcr.models.cast_weights import cast_weights
 from gcr.models.norm import BatchNorm, Trunk, keeps_minibatches_apart
 from gcr.models.shares import Shares
 from gcr.settings import BadInput
@@ -87,7 +89,9 @@ class Network(nn.Module):
                 layer.shares = shares
 
     def _pass(self, images: Tensor, sizes: tuple[int, ...] | None = None) -> Output:
-        features: Tensor = self.trunk(images, sizes) if isinstance(self.trunk, Trunk) else self.trunk(images)
+        given = (images, sizes) if isinstance(self.trunk, Trunk) else (images,)
+        cast = cast_weights(self.trunk, images.device.type)
+        features: Tensor = functional_call(self.trunk, cast, given) if cast else self.trunk(*given)
         return Output(features, self.head(features).float())
 
 

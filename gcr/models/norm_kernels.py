@@ -138,6 +138,7 @@ def chunk_gradients(
     weight,
     bias,
     sums,
+    dadd,
     C,
     ROWS: tl.constexpr,
     R: tl.constexpr,
@@ -145,7 +146,10 @@ def chunk_gradients(
     ADD: tl.constexpr,
     RELU: tl.constexpr,
 ):
-    """Sums over every chunk of d (the gradient behind the ReLU) and of d * normalised x: sums [n, 2, C]."""
+    """Sums over every chunk of d (the gradient behind the ReLU) and of d * normalised x: sums [n, 2, C].
+
+    Behind a shortcut's sum ``dadd = d`` is written here, and the next kernel need not make it again.
+    """
     chunk = tl.program_id(0)
     channel = tl.program_id(1) * B + tl.arange(0, B)
     there = channel < C
@@ -170,6 +174,8 @@ def chunk_gradients(
             else:  # cheaper to compute again than to read
                 open_ = centred * factor[None, :] + shift[None, :] > 0
             d = tl.where(open_, d, 0.0)
+        if ADD:
+            tl.store(dadd + at, d.to(dadd.dtype.element_ty), mask=mask)
         plain += d
         along += d * centred * scale[None, :]
     tl.store(sums + chunk * 2 * C + channel, tl.sum(plain, 0), mask=there)
@@ -207,9 +213,7 @@ def group_gradients(sums, groups, means, dweight, dbias, C, G: tl.constexpr, N: 
 def input_gradient(
     dy,
     x,
-    y,
     dx,
-    dadd,
     chunks,
     mean,
     rstd,
@@ -220,10 +224,9 @@ def input_gradient(
     ROWS: tl.constexpr,
     R: tl.constexpr,
     B: tl.constexpr,
-    ADD: tl.constexpr,
-    RELU: tl.constexpr,
+    CUT: tl.constexpr,
 ):
-    """``dx = weight / deviation * (d - mean(d) - x' mean(d x'))``, with x' the normalised x; ``dadd = d``."""
+    """``dx = weight / deviation * (d - mean(d) - x' mean(d x'))``, x' the normalised x. Unless CUT, ``dy`` is d."""
     chunk = tl.program_id(0)
     channel = tl.program_id(1) * B + tl.arange(0, B)
     there = channel < C
@@ -242,13 +245,7 @@ def input_gradient(
         at = first * C + row[:, None] * C + channel[None, :]
         d = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
         centred = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) - middle[None, :]
-        if RELU:
-            if ADD:
-                open_ = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) > 0
-            else:
-                open_ = centred * factor[None, :] + shift[None, :] > 0
-            d = tl.where(open_, d, 0.0)
-        if ADD:
-            tl.store(dadd + at, d.to(dadd.dtype.element_ty), mask=mask)
+        if CUT:
+            d = tl.where(centred * factor[None, :] + shift[None, :] > 0, d, 0.0)
         out = factor[None, :] * (d - plain[None, :] - centred * scale[None, :] * along[None, :])
         tl.store(dx + at, out.to(dx.dtype.element_ty), mask=mask)

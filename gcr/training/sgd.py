@@ -29,6 +29,10 @@ class Sgd:
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         """One gradient per parameter. A parameter without a gradient stays as it is."""
         reached = [(p, g) for p, g in zip(self.parameters, gradients, strict=True) if g is not None]
-        if self.weight_decay:
-            reached = [(p, g + self.weight_decay * p) for p, g in reached]
-        torch._foreach_add_([p for p, _ in reached], [g for _, g in reached], alpha=-self.lr)
+        moved: list[Tensor] = [p for p, _ in reached]
+        along = [g for _, g in reached]
+        if self.weight_decay and reached:
+            decay = torch._foreach_mul(moved, self.weight_decay)
+            torch._foreach_add_(decay, along)
+            along = list(decay)
+        torch._foreach_add_(moved, along, alpha=-self.lr)

@@ -207,6 +207,17 @@ def test_resnet18_is_the_papers():
     assert net.trunk[:4](torch.zeros(1, 3, 32, 32)).shape == (1, 64, 32, 32)
 
 
+def test_the_stem_on_eight_channels_is_the_same_convolution():
+    stem = build("resnet18", (3, 8, 8), 10, seed=0).trunk[0]
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        wide, plain = stem.on_eight(images), stem(images)
+    torch.testing.assert_close(wide, plain, atol=2e-2, rtol=2e-2)
+    gradients = [torch.autograd.grad(out.float().square().sum(), stem.weight)[0] for out in (wide, plain)]
+    torch.testing.assert_close(*gradients, atol=1.0, rtol=5e-2)
+    assert gradients[0].abs().mean() > 1.0
+
+
 def test_weights_depend_on_the_seed_alone():
     torch.manual_seed(5)
     first = build("convnet", (1, 8, 8), 10, seed=1)
