@@ -47,8 +47,8 @@ class BatchNorm(nn.BatchNorm2d):
 
     def _finished(self, out: Tensor, add: Tensor | None) -> Tensor:
         if add is not None:
-            out = out + add
-        return F.relu(out) if self.relu else out
+            out = out.add_(add)
+        return out.relu_() if self.relu else out
 
 
 class Trunk(nn.Sequential):
