@@ -31,4 +31,15 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int, seed: in
     raise unknown("model", name, [make.__name__ for make in MODELS])
 
 
-__all__ = ["MODELS", "Network", "attach", "build", "convnet", "mlp", "order_weights", "recompute_bn", "resnet18", "statistics"]
+__all__ = [
+    "MODELS",
+    "Network",
+    "attach",
+    "build",
+    "convnet",
+    "mlp",
+    "order_weights",
+    "recompute_bn",
+    "resnet18",
+    "statistics",
+]
