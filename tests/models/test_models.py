@@ -1,7 +1,10 @@
 import pytest
 import torch
+from torch import nn
 
-from gcr.models import build
+from gcr.models import Network, attach, build, order_weights
+from gcr.models.norm import Trunk
+from gcr.models.resnet18 import Conv3x3
 from gcr.settings import BadInput
 
 
@@ -22,6 +25,32 @@ def test_resnet18_is_the_papers():
     net = build("resnet18", (3, 32, 32), 10, seed=0)
     assert sum(p.numel() for p in net.parameters()) == 11_173_962
     assert net.trunk[:4](torch.zeros(1, 3, 32, 32)).shape == (1, 64, 32, 32)
+
+
+@pytest.mark.parametrize(("stride", "height", "width"), [(1, 4, 4), (2, 8, 7), (2, 3, 5), (1, 1, 1)])
+def test_a_convolution_as_a_product_of_matrices(stride, height, width, monkeypatch):
+    """Where pixels are few: outputs and gradients are those of torch's convolution."""
+    torch.manual_seed(0)
+    conv = Conv3x3(260, 6, stride).double()
+    order_weights(Network(Trunk(conv), 6, 2))
+    x = torch.randn(3, 260, height, width, dtype=torch.float64, requires_grad=True)
+    expected = nn.functional.conv2d(x, conv.weight, stride=stride, padding=1)
+    monkeypatch.delattr(nn.Conv2d, "forward")
+    found = conv(x)
+    gradient = torch.randn_like(expected)
+    pairs = [(out, *torch.autograd.grad(out, (x, conv.weight), gradient)) for out in (found, expected)]
+    for a, b in zip(*pairs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_only_our_own_models_are_channels_last_on_a_cpu():
+    """A user's network may ``view`` activations as [batch, channels * height * width]."""
+    ours = build("convnet", (3, 8, 8), 10, seed=0)
+    theirs = attach(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 5)), torch.zeros(2, 3, 8, 8))
+    for net, last in ((ours, True), (theirs, False)):
+        order_weights(net)
+        weight = next(net.parameters())
+        assert weight.is_contiguous(memory_format=torch.channels_last) is last
 
 
 def test_weights_depend_on_the_seed_alone():
