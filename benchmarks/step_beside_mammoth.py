@@ -81,7 +81,7 @@ def their_network(model: str, mammoth: Path) -> nn.Module:
         assert spec.loader is not None
         file = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(file)
-        made = file.resnet18(CLASSES)
+        made: nn.Module = file.resnet18(CLASSES)
     else:
         first = [nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()]
         second = [nn.Conv2d(32, 64, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
