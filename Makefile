@@ -48,7 +48,7 @@ bench: setup
 	$(BIN)/python benchmarks/selection_library.py --quick $(if $(ANOMALIB),--anomalib $(ANOMALIB))
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/start_up.py
-	$(if $(MAMMOTH),$(BIN)/python benchmarks/step_beside_mammoth.py --mammoth $(MAMMOTH))
+	$(BIN)/python benchmarks/step_beside_mammoth.py $(if $(MAMMOTH),--mammoth $(MAMMOTH))
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

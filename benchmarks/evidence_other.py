@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, zip_longest
 from statistics import correlation, mean
 from typing import Any
 
@@ -24,7 +24,7 @@ def _json(name: str) -> Any:
 def steps() -> str:
     """Milliseconds a step and run on a GPU, by how steps are launched."""
     rows = {(r["method"], r["mode"], r["pack"]): r for r in _json("step-cuda")["rows"]}
-    ways = [("eager", 1), *(("captured", pack) for pack in (1, 2, 4, 8, 16))]
+    ways = [("eager", 1), *(("captured", pack) for pack in (1, 4, 8, 16))]
     methods = ("er", "der++", "gcr")
     lines = [
         [f"{mode}, pack of {pack}" if pack > 1 else mode, *(f"{rows[m, mode, pack]['ms']:.2f}" for m in methods)]
@@ -40,7 +40,20 @@ def step_of_each() -> str:
     rows["a-gem"] = next(row for row in _json("step-cuda-a-gem")["rows"] if row["method"] == "a-gem")  # timed again
     known = [name for name in NAMES if name in rows]
     lines = [[NAMES[name], f"{rows[name]['ms']:.2f}", f"{rows[name]['gigaflops']:.0f}"] for name in known]
-    return markdown(["method", "ms a step", "GFLOP a step"], lines)
+    half = -(-len(lines) // 2)
+    lines = [first + second for first, second in zip_longest(lines[:half], lines[half:], fillvalue=["", "", ""])]
+    return markdown(["method", "ms a step", "GFLOP a step"] * 2, lines)
+
+
+def step_on_cpu() -> str:
+    """Processor milliseconds a step, ours and Mammoth's."""
+    found = _json("step-beside-mammoth")
+    lines = []
+    for row in found["rows"]:
+        times = [f"{row[side]['processor_ms']:,.0f}" for side in ("ours", "theirs")]
+        network = {"resnet18": "ResNet-18"}.get(row["model"], row["model"])
+        lines.append([f"{network}, {NAMES[row['method']]}", *times, f"{row['ratio']:.2f}", f"{found['limit']:g}"])
+    return markdown(["ms a step on a CPU", "ours", "Mammoth", "ratio", "limit"], lines)
 
 
 def start_up() -> str:

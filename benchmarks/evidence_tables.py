@@ -242,6 +242,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "demo-at-start": ("docs/index.md", other.demo),
     "steps": ("docs/performance.md", other.steps),
     "step-of-each": ("docs/performance.md", other.step_of_each),
+    "step-on-cpu": ("docs/performance.md", other.step_on_cpu),
     "start-up": ("docs/performance.md", other.start_up),
     "roofline": ("docs/performance.md", other.roofline),
     "solvers": ("docs/selection.md", other.solvers),

@@ -27,7 +27,7 @@ from gcr.learner.views import Augment, Own, Plain, make_views
 from gcr.memory import Policy
 from gcr.memory.examples import as_count
 from gcr.methods import ErAce, Method
-from gcr.models import Network, attach
+from gcr.models import Network, attach, order_weights
 from gcr.models.network import HeadAlone
 from gcr.settings import BadInput
 from gcr.training.numerics import computing
@@ -140,8 +140,8 @@ class Core:
     def start(self, layout: Layout, example: Any, n_classes: int) -> None:
         """Prepare network, optimizer and memory for inputs of this layout."""
         network = self._trunk = self.attach_head(layout, example)
-        if self.device.type == "cuda" and layout.is_image:
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if layout.is_image:
+            order_weights(network)
         optimizer = self.optimizer
         if n_classes > network.head.out_features:
             given = optimizer if isinstance(optimizer, AnyOptimizer) else None

@@ -8,7 +8,7 @@ import torch
 
 from gcr.models.convnet import convnet
 from gcr.models.mlp import mlp
-from gcr.models.network import Network, attach
+from gcr.models.network import Network, attach, order_weights
 from gcr.models.recompute_bn import recompute_bn, statistics
 from gcr.models.resnet18 import resnet18
 from gcr.settings import unknown
@@ -31,4 +31,15 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int, seed: in
     raise unknown("model", name, [make.__name__ for make in MODELS])
 
 
-__all__ = ["MODELS", "Network", "attach", "build", "convnet", "mlp", "recompute_bn", "resnet18", "statistics"]
+__all__ = [
+    "MODELS",
+    "Network",
+    "attach",
+    "build",
+    "convnet",
+    "mlp",
+    "order_weights",
+    "recompute_bn",
+    "resnet18",
+    "statistics",
+]

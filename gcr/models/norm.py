@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gcr.models import fused_norm, shares
 
@@ -47,8 +46,8 @@ class BatchNorm(nn.BatchNorm2d):
 
     def _finished(self, out: Tensor, add: Tensor | None) -> Tensor:
         if add is not None:
-            out = out + add
-        return F.relu(out) if self.relu else out
+            out = out.add_(add)
+        return out.relu_() if self.relu else out
 
 
 class Trunk(nn.Sequential):

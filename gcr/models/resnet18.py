@@ -3,6 +3,8 @@ standard stem (7x7, stride 2, max-pooling) for larger ones."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -11,6 +13,26 @@ from gcr.models.network import Network
 from gcr.models.norm import BatchNorm, Sizes, Trunk
 
 LARGEST_FOR_SMALL_STEM = 64  # pixels
+CHANNELS_PER_PIXEL = 16  # of a convolution that is better a product of matrices
+
+
+class Conv3x3(nn.Conv2d):
+    """On a CPU a product of two matrices, where channels are many and pixels few: torch's convolution reads all weights
+    again for every row of pixels."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int = 1) -> None:
+        super().__init__(n_in, n_out, 3, stride, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        starts = [range(0, side, self.stride[0]) for side in x.shape[2:]]
+        n_windows = [len(along) for along in starts]
+        if x.device.type != "cpu" or self.in_channels < CHANNELS_PER_PIXEL * math.prod(n_windows):
+            return super().forward(x)
+        rows, columns = (torch.tensor(along).unsqueeze(1) + torch.arange(3) for along in starts)  # of each window
+        places = rows[:, None, :, None] * (x.shape[3] + 2) + columns[:, None, :]
+        pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1)).flatten(1, 2)
+        windows = pixels.index_select(1, places.flatten()).reshape(len(x), *n_windows, -1)
+        return F.linear(windows, self.weight.permute(0, 2, 3, 1).flatten(1)).permute(0, 3, 1, 2)
 
 
 class Stem(nn.Conv2d):
@@ -33,9 +55,9 @@ class BasicBlock(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)
+        self.conv1 = Conv3x3(n_in, n_out, stride)
         self.norm1 = BatchNorm(n_out)
-        self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
+        self.conv2 = Conv3x3(n_out, n_out)
         self.norm2 = BatchNorm(n_out)
         self.shortcut: Trunk | None = None
         if stride != 1 or n_in != n_out:

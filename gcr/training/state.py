@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gcr.memory import Buffer, Policy
 from gcr.methods import Extras, Method
-from gcr.models import Network, attach
+from gcr.models import Network, attach, order_weights
 from gcr.scenarios import Scenario
 from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, trained_parameters
 
@@ -85,8 +85,7 @@ class RunState:
         """The state before a run over ``scenario``; the network moves to ``device``."""
         example = scenario.views.plain(scenario.train.pixels_of(slice(2)).to(device))
         network = attach(net.to(device), example, scenario.n_classes, head)
-        if device.type == "cuda":
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        order_weights(network)
         memory = None
         if policy is not None:
             dtype = scenario.train.pixels.dtype

@@ -8,8 +8,9 @@ import torch
 from made_learners import SmallViT
 from torch import nn
 
-from gcr.models import attach, build, network
+from gcr.models import Network, attach, build, network, order_weights
 from gcr.models.norm import BatchNorm, Trunk, keeps_minibatches_apart
+from gcr.models.resnet18 import Conv3x3
 from gcr.settings import BadInput
 
 
@@ -65,11 +66,14 @@ NETS = {
 
 @pytest.mark.parametrize("name", NETS)
 def test_one_pass_is_taken_where_it_is_right(name, monkeypatch):
-    """Outputs, gradients and running statistics on the branch that a GPU takes equal those of passes in turn."""
+    """Outputs, gradients and running statistics on the branch that a GPU takes equal those of passes in turn.
+
+    In float64: statistics of 3 examples, one pixel each, magnify the rounding of products of another size.
+    """
     make, apart = NETS[name]
     torch.manual_seed(0)
-    batches = [torch.randn(n, 1, 6, 6) for n in (5, 3, 4)]
-    ours = attach(make().train(), batches[0], n_classes=6)
+    batches = [torch.randn(n, 1, 6, 6, dtype=torch.float64) for n in (5, 3, 4)]
+    ours = attach(make().double().train(), batches[0], n_classes=6)
     theirs = copy.deepcopy(ours)
     assert ours.apart is apart
     passes = []
@@ -216,6 +220,32 @@ def test_the_stem_on_eight_channels_is_the_same_convolution():
     gradients = [torch.autograd.grad(out.float().square().sum(), stem.weight)[0] for out in (wide, plain)]
     torch.testing.assert_close(*gradients, atol=1.0, rtol=5e-2)
     assert gradients[0].abs().mean() > 1.0
+
+
+@pytest.mark.parametrize(("stride", "height", "width"), [(1, 4, 4), (2, 8, 7), (2, 3, 5), (1, 1, 1)])
+def test_a_convolution_as_a_product_of_matrices(stride, height, width, monkeypatch):
+    """Where pixels are few: outputs and gradients are those of torch's convolution."""
+    torch.manual_seed(0)
+    conv = Conv3x3(260, 6, stride).double()
+    order_weights(Network(Trunk(conv), 6, 2))
+    x = torch.randn(3, 260, height, width, dtype=torch.float64, requires_grad=True)
+    expected = nn.functional.conv2d(x, conv.weight, stride=stride, padding=1)
+    monkeypatch.delattr(nn.Conv2d, "forward")
+    found = conv(x)
+    gradient = torch.randn_like(expected)
+    pairs = [(out, *torch.autograd.grad(out, (x, conv.weight), gradient)) for out in (found, expected)]
+    for a, b in zip(*pairs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_only_our_own_models_are_channels_last_on_a_cpu():
+    """A user's network may ``view`` activations as [batch, channels * height * width]."""
+    ours = build("convnet", (3, 8, 8), 10, seed=0)
+    theirs = attach(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 5)), torch.zeros(2, 3, 8, 8))
+    for net, last in ((ours, True), (theirs, False)):
+        order_weights(net)
+        weight = next(net.parameters())
+        assert weight.is_contiguous(memory_format=torch.channels_last) is last
 
 
 def test_weights_depend_on_the_seed_alone():
