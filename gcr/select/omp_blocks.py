@@ -28,8 +28,8 @@ from gcr.select.nnls import nonnegative_solution
 from gcr.select.omp_guess import Guess, Problem, Reached, Support
 
 LINE_BYTES = 2**30  # of inner products of all rows with the support that are held
-ROUNDS = 20  # that are guessed at once
-CANDIDATES = 256
+ROUNDS = 24  # that are guessed at once
+CANDIDATES = 320
 BLOCK = 2**22  # numbers in a block of rows
 SUMMED = 256  # products that are summed in the precision of the check
 FRESH = 24  # blocks after which P is computed anew
