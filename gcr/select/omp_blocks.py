@@ -3,15 +3,18 @@
 Correlations of all rows are computed once for a block of rounds, not for each. With S the support, w its weights and
 ``P = (G_SS + ridge I)^-1``, a block does this:
 
-1. Guess: the next rows are among the candidates C of largest correlation now. Given S, matching among them is
-   matching with ``H = G_CC + ridge I - G_CS A``, where ``A = P G_SC``. A few rounds of it cost O(|C|) each. They give
-   rows, their weights v after each round, and those of S, ``w - A v``.
+1. Guess: the next rows are among the candidates C, those whose correlations lack least of the largest one for their
+   lengths. Given S, matching among them is matching with ``H = G_CC + ridge I - G_CS A``, where ``A = P G_SC``. A few
+   rounds of it cost O(|C|) each. They give rows, their weights v after each round, and those of S, ``w - A v``.
 2. Where a weight is not positive then, rows leave on the way to the solution with signs (``nnls.py``), and the guess
    goes on. Taking out slot s: ``P - p p^T / p_s`` with p its column.
 3. Check: one product gives the correlations of all n rows after each of these rounds, on a CPU in float32. With u its
-   rounding it is off by at most ``u (k + f + c + 16) |g_j| sum_s |v_s| |g_s|`` for a change v of k weights. Where a
-   row might be better than the one chosen, its correlation is computed in float64, and that alone counts. Rounds count
-   up to the first whose row was not the best of all rows.
+   rounding it is off by at most ``u (m + k / m + f + c + 16) |g_j| sum_s |v_s| |g_s|`` for a change v of k weights, m
+   of which are summed at a time. Where a row might be better than the one chosen, its correlation is computed in
+   float64, and that alone counts. Rounds count up to the first whose row was not the best of all rows.
+4. Correlations of the next block: in float32 too, from the change ``R = sum_s v_s g_s`` in float64, which adds
+   ``u (f + c + 16) |g_j| |R|`` to what they may be off. Those of candidates are computed in float64. Where another row
+   might still come first, so are all.
 
 The first row of a block is the best of all, so each block adds one. With K rows of n, f features and c residuals, the
 checks cost O(n K min(K, f c)), products with new rows O(n K (f + c)), P O(|C| K^3 / 16): matrix products all.
@@ -31,7 +34,7 @@ LINE_BYTES = 2**30  # of inner products of all rows with the support that are he
 ROUNDS = 24  # that are guessed at once
 CANDIDATES = 320
 BLOCK = 2**22  # numbers in a block of rows
-SUMMED = 256  # products that are summed in the precision of the check
+SUMMED = 256  # slots that are summed at a time in the check
 FRESH = 24  # blocks after which P is computed anew
 
 
@@ -116,8 +119,7 @@ class Matching(Problem):
         return along(self.total(weights), left.T, right.T)
 
     def roughly(self, weights: Tensor) -> Tensor:
-        """The same of all rows in the precision of the check, for rows divided by their unit. Sums of few numbers are
-        rounded less."""
+        """The same of all rows in the precision of the check, for rows divided by their unit."""
         if self.lines is None:
             return along((self.total(weights) / self.unit).to(self.rough[0]), *self.rough)
         product, weights = self.lines.new_zeros(len(weights), self.lines.shape[1]), weights.to(self.lines)
