@@ -142,8 +142,8 @@ def million_here(device: str, folder: Path) -> list[dict[str, Any]]:
     labels = np.arange(len(features)) % residuals.shape[1]
     n, copy = len(features), dict[str, float]()
     if device == "cuda":
-        few = gcr.LastLayerGradients(*(torch.tensor(part[: n // 5]).cuda() for part in (features, residuals)))
-        gcr.select_coreset(few, n // 500, labels=labels[: n // 5])  # warms up
+        few = [torch.tensor(part[: n // 5]).cuda() for part in (features, residuals)]
+        gcr.select_coreset(gcr.LastLayerGradients(few[0], few[1]), n // 500, labels=labels[: n // 5])  # warms up
         took, (features, residuals) = timed(
             lambda: [torch.tensor(part).cuda() for part in (features, residuals)], device
         )
