@@ -32,7 +32,7 @@ class Problems:
             return torch.bmm(self.gram, full.unsqueeze(2)).squeeze(2)
         scaled = _take(self.right, rows) * weights.unsqueeze(2)
         total = torch.bmm(_take(self.left, rows).transpose(1, 2), scaled)  # [b, f, c]
-        return (torch.bmm(self.left, total) * self.right).sum(2)
+        return torch.bmm(self.left, total).mul_(self.right).sum(2)
 
     def products(self, first: Tensor, second: Tensor) -> Tensor:
         """``<g_first_s, g_second_t>``: [b, k], [b, m] -> [b, k, m]."""

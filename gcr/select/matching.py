@@ -85,12 +85,13 @@ def by_group(
 
 def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, replace: int) -> tuple[Tensor, int, int]:
     """Weights [b, n], how many rows were topped up, and how many problems have no gradient at all."""
-    if not bool(torch.isfinite(problems.target()[1]).all()):
+    correlation, energy = problems.target()
+    if not bool(torch.isfinite(energy).all()):
         raise BadInput(
             "gradients are too long: their inner products overflow; scale them down, and ridge by the square"
         )
     if problems.gram is None and _prefers_blocks(problems, shares):
-        weights = _by_blocks(problems, shares, ridge, tolerance)
+        weights = _by_blocks(problems, correlation, energy, shares, ridge, tolerance)
     else:
         solver = omp_factors if problems.gram is None else omp
         weights = solver.matching_pursuit(problems, shares, ridge, tolerance)
@@ -127,9 +128,10 @@ def _room_for_large(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[0]) // 16 if device.type == "cuda" else 0
 
 
-def _by_blocks(problems: Problems, shares: Tensor, ridge: float, tolerance: float) -> Tensor:
+def _by_blocks(
+    problems: Problems, correlation: Tensor, energy: Tensor, shares: Tensor, ridge: float, tolerance: float
+) -> Tensor:
     """One problem after another: [b, n]."""
-    correlation, energy = problems.target()
     nothing = torch.zeros(0, dtype=torch.int64, device=shares.device)
     found = [
         omp_blocks.Matching(

@@ -40,6 +40,14 @@ class Problem:
         left, right = (self.left, self.right) if second is None else (self.left[second], self.right[second])
         return (self.left[first] @ left.T) * (self.right[first] @ right.T)
 
+    def helps(self, support: Support, left: list[int]) -> bool:
+        """Whether one of the slots that have just left would help now. A single one does not: its weight fell to 0."""
+        if len(left) < 2:
+            return False
+        rows = support.rows[left]
+        now = self.correlation[rows] - self.products(rows, support.rows) @ support.weights
+        return bool((now > self.floor).any())
+
     def score(self, correlation: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         """What decides who comes next: the correlation, or that per cost."""
         return correlation if self.cost is None else correlation / self.cost[rows]
@@ -159,11 +167,7 @@ class Guess:
 
     def going(self, problem: Problem) -> bool:
         """Whether what left in the last round is away for good, and was not what came."""
-        if not self.left:
-            return True
-        rows, support = self.support.rows[self.left], self.support
-        now = problem.correlation[rows] - problem.products(rows, support.rows) @ support.weights
-        return not self.ended and not bool((now > problem.floor).any())
+        return not self.ended and not problem.helps(self.support, self.left)
 
     def take(self, stretch: Stretch, length: int, negative: bool, place: int) -> list[Tensor]:
         """The first ``length`` rounds, the last of them with signs. Returns the weights after each round."""
@@ -183,7 +187,7 @@ class Guess:
         self.ended = bool(left) and not bool(self.support.alive[-1])
         places, lines = stretch.places[:length], stretch.lines[:length]
         self.reach = stretch.reach_with(self.reach, length)
-        self.system = self.system - lines.T @ lines
+        self.system = torch.addmm(self.system, lines.T, lines, alpha=-1)
         self.now = self.now - stretch.halves[:length] @ lines
         self.bar[places] = -torch.inf
         for slot, column, multiple in left:
@@ -223,7 +227,7 @@ class Stretch:
     def reach_with(self, reach: Tensor, length: int) -> Tensor:
         """A of the candidates, with the first ``length`` of these rows in the support."""
         into = self.inverse[:length, :length].T @ self.lines[:length]
-        return torch.cat([reach - reach[:, self.places[:length]] @ into, into])
+        return torch.cat([torch.addmm(reach, reach[:, self.places[:length]], into, alpha=-1), into])
 
     def usable(self, support: Support) -> tuple[int, bool]:
         """How many rounds come before one whose row is singular, or end with one that makes a weight negative."""

@@ -30,6 +30,7 @@ def test_a_target_is_matched_as_by_the_textbook(seed, shift, held, precision, mo
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     monkeypatch.setattr(omp_blocks, "ROUNDS", 3 + seed)
     monkeypatch.setattr(omp_blocks, "CANDIDATES", 4 + seed)
+    monkeypatch.setattr(omp_blocks, "SUMMED", 5 + seed)
     monkeypatch.setattr(omp_blocks, "FRESH", 2)
     monkeypatch.setattr(omp_blocks, "LINE_BYTES", 2**30 if held else 0)
     d = 400 if held and seed % 2 else 12
@@ -59,6 +60,8 @@ def test_rows_that_float32_cannot_tell_apart(monkeypatch):
     monkeypatch.setattr(omp_blocks, "ROUNDS", 5)
     monkeypatch.setattr(omp_blocks, "CANDIDATES", 6)
     monkeypatch.setattr(omp_blocks, "BLOCK", 50)
+    exact, update = [], omp_blocks.Matching.update_now
+    monkeypatch.setattr(omp_blocks.Matching, "update_now", lambda self: (exact.append(self.age), update(self))[1])
     rng = np.random.default_rng(5)
     rows = np.tile(rng.normal(size=(40, 300)), (5, 1)) + 1e-10 * rng.normal(size=(200, 300))
     for scale in (1.0, 10.0 ** rng.uniform(-6, 6, (200, 1)), 1e-60):
@@ -66,6 +69,7 @@ def test_rows_that_float32_cannot_tell_apart(monkeypatch):
         target = scaled[:60].sum(0)
         chosen = gcr.select_coreset(scaled, 25, target=target, ridge=ridge)
         assert chosen.rows.tolist() == sorted(textbook(scaled, target, 25, ridge)[0])
+    assert max(exact) > 0  # the first row of a block was in doubt
 
 
 def test_large_groups_solved_together_as_on_a_gpu_give_the_same(monkeypatch):
