@@ -13,9 +13,8 @@ from gcr import scenarios
 from gcr.data import open_cached, stratified
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
-from gcr.experiments.differences import differences
+from gcr.experiments.describe import differences, setting_lines
 from gcr.experiments.experiment import Experiment, compose
-from gcr.experiments.listing import setting_lines
 from gcr.scenarios import Images, Stream, equal_tasks, load
 from gcr.scenarios.corruption import cut_short, mislabelled, unbalanced
 from gcr.scenarios.datasets import cached, digits
