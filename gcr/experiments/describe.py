@@ -17,8 +17,8 @@ from gcr.settings import setting_names
 def setting_lines(
     scenario: str, method: str, selector: str | None = None, advanced: bool = True
 ) -> list[tuple[str, str, str]]:
-    """What ``gcr settings`` shows: dotted name, help and default of every setting that ``compose`` takes, and the default
-    online where it differs. Without ``advanced``: those that users change most."""
+    """What ``gcr settings`` shows: dotted name, help and default of every setting that ``compose`` takes, and the
+    default online where it differs. Without ``advanced``: those that users change most."""
     experiment = compose(scenario, method, selector=selector)
     online = compose(scenario, method, selector=selector, overrides={"online": True})
     lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
