@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import gcr
 from gcr import scenarios, select
-from gcr.augment.views import DRAWS
+from gcr.augment import DRAWS
 from gcr.models import build
 from gcr.scenarios import Scenario
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from gcr.analysis.formats import Entry, Sheet
 from gcr.analysis.load import METRICS, PROTOCOLS, Group, Runs
 from gcr.analysis.statistics import BOLD_P, Comparison, Spread, compare, significant_after_holm, spread, welch
-from gcr.experiments.differences import differing
+from gcr.experiments.describe import differing
 from gcr.settings import BadInput
 
 COLUMNS = ["", "first", "second", "first - second", "seeds", "p", "effect"]

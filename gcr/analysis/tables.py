@@ -8,7 +8,7 @@ from typing import Any
 from gcr.analysis.formats import Entry, Sheet
 from gcr.analysis.load import METRICS, PROTOCOLS, Group
 from gcr.experiments import variants
-from gcr.experiments.differences import unusual
+from gcr.experiments.describe import unusual
 from gcr.experiments.names import short_names
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcr.data.split import stratified
+from gcr.data.source import stratified
 
 CHANCE = 0.05  # level of the sign test for one class
 NO_NEWS = 1  # example of a class that turned: too little to say anything about it

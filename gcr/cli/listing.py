@@ -77,7 +77,7 @@ def list_settings(
 
     `gcr settings er --selector grad-approx --all`
     """
-    from gcr.experiments.listing import setting_lines
+    from gcr.experiments.describe import setting_lines
 
     shown = setting_lines(scenario, method, selector, advanced=everything)
     print_names("setting", shown, third="default")

@@ -35,8 +35,13 @@ from gcr.cli.options import (
     ThreadsOption,
     TrackOption,
     VariantOption,
+    read_buffers,
+    read_pack,
+    read_seeds,
+    read_settings,
+    read_variants,
+    read_words,
 )
-from gcr.cli.parse import read_buffers, read_pack, read_seeds, read_settings, read_variants, read_words
 from gcr.cli.reproduce import reproduce, sweep
 from gcr.cli.results import results_app, verify
 from gcr.cli.update import COMMANDS

@@ -23,8 +23,12 @@ from gcr.cli.options import (
     ThreadsOption,
     TrackOption,
     VariantOption,
+    read_buffers,
+    read_pack,
+    read_seeds,
+    read_settings,
+    read_words,
 )
-from gcr.cli.parse import read_buffers, read_pack, read_seeds, read_settings, read_words
 from gcr.settings import BadInput, unknown
 
 

@@ -5,7 +5,7 @@ NumPy, not torch; Pillow and pyarrow are imported by the formats that need them.
 
 from gcr.data.cache import About, CachedSet, data_root, described, is_cached, open_cached, own_names
 from gcr.data.catalog import CATALOG, DataSet, find
-from gcr.data.split import stratified
+from gcr.data.source import stratified
 
 __all__ = [
     "CATALOG",

@@ -19,11 +19,18 @@ import torch
 from torch import nn
 
 from gcr import models, scenarios
-from gcr.experiments.defaults import FOLLOWS_LR, ONE_LR, ONLINE, OPTIMIZER
-from gcr.experiments.migrate import migrated
-from gcr.experiments.names import flat, short_names
+from gcr.experiments.names import flat, migrated, short_names
 from gcr.experiments.optimizers import OptimizerSpec
-from gcr.experiments.variants import check_variant, default_variant, has_variants, settings_of_variant
+from gcr.experiments.variants import (
+    FOLLOWS_LR,
+    ONE_LR,
+    ONLINE,
+    OPTIMIZER,
+    check_variant,
+    default_variant,
+    has_variants,
+    settings_of_variant,
+)
 from gcr.files import load_json
 from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS, Method
@@ -101,7 +108,7 @@ class Experiment:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
-        """Files of earlier versions load too (``migrate.py``)."""
+        """Files of earlier versions load too (``names.migrated``)."""
         for name in ("stream", "method", "memory", "optimizer", "training"):
             if not isinstance(values.get(name, {}), dict | None):
                 raise BadInput(f"{name} must be a JSON object, got {values[name]!r:.40}")

@@ -11,12 +11,13 @@ step, without regard to tasks, as in their code.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
-from gcr.methods.asymmetric import among, note_classes
 from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
@@ -51,3 +52,21 @@ class ErAce(Method):
         for old, output in zip(replay, outputs[1:], strict=True):
             value = value + weighted_mean(label_loss(among(output.logits, seen | others), old.labels), old.weights)
         return Loss(value, logits.detach(), outputs[1].logits.detach() if replay else None)
+
+
+def note_classes(seen: Tensor, new: Batch, replay: Sequence[Batch]) -> Tensor:
+    """The classes of the new batch, as a mask [c]. ``seen`` [c] takes them and those of the replay minibatches."""
+    present = torch.zeros_like(seen).index_fill_(0, new.labels, True)
+    seen.logical_or_(present)
+    for old in replay:
+        seen.index_fill_(0, old.labels, True)  # of a network that was trained before, with memory given to it
+    return present
+
+
+def among(logits: Tensor, classes: Tensor) -> Tensor:
+    """The logits [b, c] with those outside ``classes`` [c] out of the race.
+
+    >>> among(torch.zeros(1, 3), torch.tensor([True, False, True]))
+    tensor([[0., -inf, 0.]])
+    """
+    return logits.masked_fill(~classes, -torch.inf)

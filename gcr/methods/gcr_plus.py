@@ -22,8 +22,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcr.methods.asymmetric import among, note_classes
 from gcr.methods.ema import learned_tensors, logits_of_copy, update_ema
+from gcr.methods.er_ace import among, note_classes
 from gcr.methods.losses import label_loss, label_residual, squared_distance, supervised_contrast, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network

@@ -129,7 +129,7 @@ def table(name: str) -> Table:
     if name not in reproducible():
         raise unknown("table of the paper", name, reproducible())
     name = OTHER_NAMES.get(name, name)
-    raw = _load(name)
+    raw = _load("tables")[name]
     cells = [replace(cell, table=name) for taken in raw.get("taken", []) for cell in _taken(**taken)]
     for row in raw.get("rows", []):
         for column, printed in zip(raw["columns"], row.get("cells", ["?"] * len(raw["columns"])), strict=True):
@@ -190,7 +190,7 @@ def chosen(regime: str, protocol: str, scenario: str, method: str, buffer: int) 
     Chosen(overrides={'lr': 0.1}, ours=True, why='S-Cifar-100 at K = 500')
     """
     about = label(method)
-    by_regime = _load("chosen")
+    by_regime = _load("search")["chosen"]
     if regime not in by_regime:
         raise unknown("regime", regime, by_regime)
     if protocol not in ("class-il", "task-il"):
@@ -217,7 +217,7 @@ def grid(regime: str, method: str) -> dict[str, tuple[float, ...]]:
     >>> grid("online", "gem")
     {'lr': (0.01, 0.03, 0.1), 'margin': (0.5, 1.0)}
     """
-    by_regime = _load("grids")
+    by_regime = _load("search")["grids"]
     if regime not in by_regime:
         raise unknown("regime", regime, by_regime)
     if method not in by_regime[regime]:

@@ -16,11 +16,10 @@ from typing import Any
 
 from gcr.analysis.load import Group, Unreadable
 from gcr.files import write_whole
-from gcr.report.against_paper import against_paper
+from gcr.report.against_paper import HeadlineTable, against_paper
 from gcr.report.cells import Facets
 from gcr.report.charts import HEIGHT, SQUARE, WIDTH
 from gcr.report.gallery import galleries
-from gcr.report.headline_table import HeadlineTable
 from gcr.report.sections import overview, sections, show
 from gcr.report.unfinished import Unfinished, unfinished_table
 from gcr.settings import BadInput

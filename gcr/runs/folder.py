@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from gcr import scenarios
-from gcr.experiments.differences import differences
+from gcr.experiments.describe import differences
 from gcr.experiments.experiment import Experiment
 from gcr.files import (
     Damaged,

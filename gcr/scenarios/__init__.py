@@ -2,9 +2,8 @@
 
 from gcr.scenarios.arrays import from_arrays
 from gcr.scenarios.registry import SCENARIOS, Entry, entries, entry, load
-from gcr.scenarios.scenario import Images, Scenario, memory_bytes
+from gcr.scenarios.scenario import Images, Scenario, equal_tasks, memory_bytes
 from gcr.scenarios.stream import Stream
-from gcr.scenarios.tasks import equal_tasks
 
 __all__ = [
     "SCENARIOS",

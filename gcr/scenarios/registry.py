@@ -12,11 +12,9 @@ import torch
 from gcr.augment import Views
 from gcr.data import described, find, is_cached, open_cached, own_names, stratified
 from gcr.scenarios.corruption import cut_short, mislabelled, unbalanced
-from gcr.scenarios.datasets.cached import load_cached
-from gcr.scenarios.datasets.digits import load_digits
-from gcr.scenarios.scenario import Images, Scenario
+from gcr.scenarios.datasets import load_cached, load_digits
+from gcr.scenarios.scenario import Images, Scenario, equal_tasks
 from gcr.scenarios.stream import Stream
-from gcr.scenarios.tasks import equal_tasks
 from gcr.settings import BadInput, unknown
 
 log = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -117,6 +118,24 @@ class Scenario:
 
     def to(self, device: torch.device | str) -> Scenario:
         return replace(self, train=self.train.to(device), test=self.test.to(device))
+
+
+def equal_tasks(n_classes: int, n_tasks: int, class_order: int = 0) -> tuple[tuple[int, ...], ...]:
+    """The same number of classes in every task, or, where they do not divide, one more in the first ones.
+
+    ``class_order`` 0 is the order of labels; any other number is the seed of a permutation.
+
+    >>> equal_tasks(6, 3)
+    ((0, 1), (2, 3), (4, 5))
+    >>> equal_tasks(5, 2)
+    ((0, 1, 2), (3, 4))
+    >>> sorted(sum(equal_tasks(6, 2, class_order=1), ()))
+    [0, 1, 2, 3, 4, 5]
+    """
+    order = np.arange(n_classes)
+    if class_order:
+        order = np.random.default_rng(class_order).permutation(n_classes)
+    return tuple(tuple(int(label) for label in classes) for classes in np.array_split(order, n_tasks))
 
 
 def in_unit(pixels: Tensor) -> bool:

@@ -7,9 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gcr.augment import DRAWS, Views
-from gcr.augment.strong import colour_jitter, grey, resized_crop
-from gcr.augment.weak import shift_and_flip
+from gcr.augment import DRAWS, Views, colour_jitter, grey, resized_crop, shift_and_flip
 
 
 def uniforms(*shape, seed=0):

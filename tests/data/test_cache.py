@@ -26,8 +26,8 @@ from gcr.data.check import check_set
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
 from gcr.files import read_json
-from gcr.scenarios.datasets import cached as cached_scenarios
-from gcr.scenarios.datasets.cached import load_cached
+from gcr.scenarios import datasets
+from gcr.scenarios.datasets import load_cached
 from gcr.settings import BadInput
 
 
@@ -179,7 +179,7 @@ def as_of_gcr_0_2_0(folder):
 
 def test_images_on_disk_are_checked_block_by_block_as_they_are_read(cache, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 150)
-    monkeypatch.setattr(cached_scenarios, "RESIDENT_BYTES", 0)
+    monkeypatch.setattr(datasets, "RESIDENT_BYTES", 0)
     made_source, (pixels, _), _ = source()  # 18 images of 40 bytes behind a header of 128
     write_set("letters", "made", made_source)
     flip(cache / "letters/train-images.npy", 128 + 40 * 9 + 39)  # in image 9 and in the block of bytes 450 to 599

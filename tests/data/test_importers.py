@@ -15,7 +15,7 @@ from pyarrow import parquet as pq
 
 from gcr.data import catalog, parquet_check
 from gcr.data.archive import open_tree
-from gcr.data.importers import FORMATS, cifar_python, idx, image_folder, parquet, tiny_imagenet
+from gcr.data.importers import FORMATS, cifar, idx, image_folder, parquet, tiny_imagenet
 from gcr.data.parquet_check import check_parquet
 from gcr.data.source import Wanted, check_source
 from gcr.settings import BadInput
@@ -366,7 +366,7 @@ def test_a_pickle_that_calls_a_command_is_refused_and_does_nothing(tmp_path, pro
 def test_pickles_that_cannot_be_used_are_named(tmp_path, content, message):
     files = made.cifar10_python(*CIFAR10) | {"cifar-10-batches-py/test_batch": content}
     with pytest.raises(BadInput, match=message):
-        cifar_python.read(open_tree([made.write_folder(tmp_path, files)]), LIKE_CIFAR10)
+        cifar.read_python(open_tree([made.write_folder(tmp_path, files)]), LIKE_CIFAR10)
 
 
 @pytest.mark.parametrize(

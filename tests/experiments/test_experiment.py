@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr import paper
-from gcr.experiments.differences import differences
+from gcr.experiments.describe import differences, setting_lines
 from gcr.experiments.experiment import Experiment, compose, settings_of
-from gcr.experiments.listing import setting_lines
 from gcr.experiments.optimizers import OptimizerSpec
 from gcr.methods import METHODS, Er
 from gcr.settings import BadInput, setting

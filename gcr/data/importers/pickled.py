@@ -1,4 +1,4 @@
-"""CIFAR's python version: pickles of arrays, read without Python's unpickler.
+"""Pickles of arrays, read without Python's unpickler.
 
 A pickle may name any function for the unpickler to call. The reader here knows the few instructions that arrays and
 plain containers need, and refuses every other by name.
@@ -12,42 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcr.data.archive import Tree
-from gcr.data.importers.cifar_files import read_files, root_of
-from gcr.data.source import Labels, Pixels, Source, Wanted, labels_of
 from gcr.settings import BadInput
-
-FILES = {  # training files, test file, key of the labels
-    "cifar10": (tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "labels"),
-    "cifar100": (("train",), "test", "fine_labels"),
-}
-
-
-def finds(tree: Tree, wanted: Wanted) -> str | None:
-    if wanted.name not in FILES:
-        return None
-    train_files, test_file, _ = FILES[wanted.name]
-    return root_of(tree, train_files, test_file)
-
-
-def read(tree: Tree, wanted: Wanted) -> Source:
-    train_files, test_file, key = FILES[wanted.name]
-    return read_files(tree, wanted, train_files, test_file, lambda file: _batch(tree, file, key))
-
-
-def _batch(tree: Tree, file: str, key: str) -> tuple[Pixels, Labels]:
-    where = f"{file} in {tree.where}"
-    values = read_pickle(tree.read(file), where)
-    if not isinstance(values, dict):
-        raise BadInput(f"{where} must hold a dictionary, got {type(values).__name__}")
-    named = {name.decode("latin1") if isinstance(name, bytes) else name: value for name, value in values.items()}
-    images, labels = named.get("data"), named.get(key)
-    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (3072,):
-        raise BadInput(f'{where} must hold "data", uint8 of [n, 3072]; get it again')
-    numbers = labels_of(labels, f'"{key}" of {where}')
-    if len(numbers) != len(images):
-        raise BadInput(f"{where} has {len(images)} images, but {len(numbers)} labels; get it again")
-    return images.reshape(-1, 3, 32, 32), numbers
 
 
 def read_pickle(data: bytes, where: str) -> Any:

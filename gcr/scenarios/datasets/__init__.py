@@ -1,1 +1,0 @@
-"""Where images come from, one file per data set."""
