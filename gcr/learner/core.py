@@ -141,7 +141,7 @@ class Core:
         """Prepare network, optimizer and memory for inputs of this layout."""
         network = self._trunk = self.attach_head(layout, example)
         if layout.is_image:
-            order_weights(network)
+            order_weights(network, self._example(layout, example))
         optimizer = self.optimizer
         if n_classes > network.head.out_features:
             given = optimizer if isinstance(optimizer, AnyOptimizer) else None

@@ -6,8 +6,8 @@ linear layer whose output is the network's output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -137,11 +137,36 @@ class HeadAlone(Network):
         self.trunk, self.head, self.apart = nn.Identity(), head, True
 
 
-def order_weights(network: Network) -> None:
-    """Channels last in memory: convolutions are faster so. On a CPU only in our own models: others may ``view``
-    activations as they lie there by default."""
-    if network.head.weight.is_cuda or not isinstance(network, Attached):
+def order_weights(network: Network, example: Tensor) -> None:
+    """Channels last in memory: convolutions are faster so. A user's network only on a GPU, and only if it can take an
+    ``example`` then: it may ``view`` activations as they lie by default."""
+    theirs = isinstance(network, Attached)
+    if not theirs or network.head.weight.is_cuda:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if theirs and not takes(network, example):
+            network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+
+@torch.no_grad()
+def takes(network: Network, example: Tensor) -> bool:
+    try:
+        with evaluating(network):
+            network(example)
+    except RuntimeError:
+        return False
+    return True
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards every layer has its own mode again."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def logits_of(output: Any) -> Any:
@@ -188,14 +213,12 @@ def find_head(net: nn.Module, example: Tensor, head: str | None = None, call: Ca
         layer.register_forward_hook(lambda _, inputs, output, name=name: passes.append((name, inputs[0], output)))
         for name, layer in linear.items()
     ]
-    modes = [(module, module.training) for module in net.modules()]
     try:
-        logits = logits_of(call(net.eval(), example))
+        with evaluating(net):
+            logits = logits_of(call(net, example))
     finally:
         for hook in hooks:
             hook.remove()
-        for module, training in modes:
-            module.training = training
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise BadInput(f"net must give logits [batch, classes], got {shape}; wrap it in a module that returns them")

@@ -16,7 +16,7 @@ from gcr.experiments.experiment import Experiment
 from gcr.files import brief
 from gcr.memory import Buffer
 from gcr.methods import Extras
-from gcr.models import Network, build, order_weights
+from gcr.models import Network, build
 from gcr.runs.folder import AGAIN, MEMORY_FILE, RunFolder, check_together, wrong_file
 from gcr.runs.model_file import EXTRA, MODEL_FILE, NET, SavedModel, read_model
 from gcr.settings import MISFITS, BadInput, brief_of
@@ -125,8 +125,7 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
     for other in (file, run.path / MEMORY_FILE):
         if why := wrong_file(other, result):
             raise BadInput(f"{other} is not that of the run ({why}); put it back, or train the run again")
-    net.to(where)
-    order_weights(net)
+    net.to(where, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return LoadedRun(
         experiment,
         result,

@@ -85,7 +85,7 @@ class RunState:
         """The state before a run over ``scenario``; the network moves to ``device``."""
         example = scenario.views.plain(scenario.train.pixels_of(slice(2)).to(device))
         network = attach(net.to(device), example, scenario.n_classes, head)
-        order_weights(network)
+        order_weights(network, example)
         memory = None
         if policy is not None:
             dtype = scenario.train.pixels.dtype

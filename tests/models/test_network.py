@@ -8,7 +8,8 @@ import torch
 from made_learners import SmallViT
 from torch import nn
 
-from gcr.models import Network, attach, build, network, order_weights
+from gcr.models import attach, build, network, order_weights
+from gcr.models.network import takes
 from gcr.models.norm import BatchNorm, Trunk, keeps_minibatches_apart
 from gcr.models.resnet18 import Conv3x3
 from gcr.settings import BadInput
@@ -227,7 +228,7 @@ def test_a_convolution_as_a_product_of_matrices(stride, height, width, monkeypat
     """Where pixels are few: outputs and gradients are those of torch's convolution."""
     torch.manual_seed(0)
     conv = Conv3x3(260, 6, stride).double()
-    order_weights(Network(Trunk(conv), 6, 2))
+    conv.to(memory_format=torch.channels_last)
     x = torch.randn(3, 260, height, width, dtype=torch.float64, requires_grad=True)
     expected = nn.functional.conv2d(x, conv.weight, stride=stride, padding=1)
     monkeypatch.delattr(nn.Conv2d, "forward")
@@ -238,14 +239,40 @@ def test_a_convolution_as_a_product_of_matrices(stride, height, width, monkeypat
         torch.testing.assert_close(a, b)
 
 
-def test_only_our_own_models_are_channels_last_on_a_cpu():
-    """A user's network may ``view`` activations as [batch, channels * height * width]."""
-    ours = build("convnet", (3, 8, 8), 10, seed=0)
-    theirs = attach(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 5)), torch.zeros(2, 3, 8, 8))
-    for net, last in ((ours, True), (theirs, False)):
-        order_weights(net)
-        weight = next(net.parameters())
-        assert weight.is_contiguous(memory_format=torch.channels_last) is last
+class Viewing(nn.Module):
+    """As in many tutorials: it wants activations as they lie by default."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(144, 5)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return self.head(x.view(len(x), -1))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_channels_last_is_for_our_models_and_for_those_that_can_be_so(device):
+    example = torch.zeros(2, 3, 8, 8, device=device)
+    flattening = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 5))
+    cases = (build("convnet", (3, 8, 8), 10, seed=0), True), (flattening, device == "cuda"), (Viewing(), False)
+    for net, last in cases:
+        network = attach(net.to(device), example)
+        order_weights(network, example)
+        assert next(network.parameters()).is_contiguous(memory_format=torch.channels_last) is last
+        assert network(example).shape[0] == 2
+
+
+def test_a_network_that_views_activations_cannot_be_channels_last():
+    example, network = torch.zeros(2, 3, 8, 8), attach(Viewing(), torch.zeros(2, 3, 8, 8))
+    network.net.conv.eval()
+    assert takes(network, example)
+    network.to(memory_format=torch.channels_last)
+    assert not takes(network, example)
+    network.to(memory_format=torch.contiguous_format)
+    assert takes(network, example)
+    assert network.net.head.training
+    assert not network.net.conv.training
 
 
 def test_weights_depend_on_the_seed_alone():
