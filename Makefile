@@ -43,12 +43,14 @@ fuzz: setup
 	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $(SEED) --json results/fuzz.json
 
 # Peers are timed too where their checkouts are: make bench CORDS=path ANOMALIB=path MAMMOTH=path
+# What needs them, a GPU or long runs is printed from results/ at the end.
 bench: setup
-	$(BIN)/python benchmarks/selection.py $(if $(CORDS),--cords $(CORDS))
+	$(BIN)/python benchmarks/selection.py $(if $(CORDS),--cords $(CORDS),--quick)
 	$(BIN)/python benchmarks/selection_library.py --quick $(if $(ANOMALIB),--anomalib $(ANOMALIB))
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/step_beside_mammoth.py $(if $(MAMMOTH),--mammoth $(MAMMOTH))
+	$(BIN)/python benchmarks/evidence.py --show steps roofline step-on-cpu solvers library-speed pruning imagenet-cost
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

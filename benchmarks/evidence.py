@@ -2,6 +2,7 @@
 
     python benchmarks/evidence.py            write tables between their markers, and docs/*.svg
     python benchmarks/evidence.py --check    write nothing; exit with 1 if a table differs from its page
+    python benchmarks/evidence.py --show steps roofline    print these tables, write nothing
 
 A marker is ``<!-- table: NAME -->``; its table ends at ``<!-- end -->``.
 """
@@ -28,7 +29,13 @@ def insert(page: str, name: str, table: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare the pages with the files, write nothing")
-    check = parser.parse_args().check
+    parser.add_argument("--show", nargs="+", choices=list(TABLES), metavar="NAME", help="print tables, write nothing")
+    options = parser.parse_args()
+    check = options.check
+    for name in options.show or ():
+        print(f"\n{name}, from results/\n\n{TABLES[name][1]()}")
+    if options.show:
+        return
     stale = []
     for name, (path, make) in TABLES.items():
         page = (ROOT / path).read_text()

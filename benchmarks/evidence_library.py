@@ -93,8 +93,8 @@ def imagenet_cost() -> str:
             times = [ms.get((method, batch, n), nan) for n in processes]
             steps = [0.001 * t * epochs * TRAIN / batch for t in times]
             measured = [f"{t:.1f} ms{of}" for t, of in zip(times, ("", " as one of 8"), strict=True) if not isnan(t)]
-            name = f"steps of {NAMES[method]}, batch of {batch}"
-            rows.append([name, ", ".join(measured) or "–", *map(_hours, steps)])
+            if measured:
+                rows.append([f"steps of {NAMES[method]}, batch of {batch}", ", ".join(measured), *map(_hours, steps)])
             if (method, batch) == ("gcr", 32):
                 every = {"import": importing, "reading": reading, "steps": steps}
     every |= {"evaluation": evaluation, "selection": selection}
@@ -118,6 +118,8 @@ def _rate(parts: dict[str, Any], name: str) -> str:
 
 
 def _hours(seconds: float) -> str:
+    if seconds < 36:
+        return "< 0.01"
     return "–" if isnan(seconds) else f"{seconds / 3600:,.{0 if seconds >= 36_000 else 1 if seconds >= 3600 else 2}f}"
 
 
