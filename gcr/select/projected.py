@@ -126,9 +126,13 @@ def collect_projected(
             end, done = begin + len(own), 0 if file is None else file.count
             if file is not None and begin < done:
                 for row in {begin, min(end, done) - 1} if begin == 0 or end >= done else ():
-                    file.compare(row, projector.rows(inputs[row - begin :][:1], own[row - begin :][:1])[0])
+                    made = projector.rows(inputs[row - begin :][:1], own[row - begin :][:1])
+                    check_finite(made, row)
+                    file.compare(row, made[0])
             if end > done:
-                rows = projector.rows(inputs[max(done - begin, 0) :], own[max(done - begin, 0) :])
+                first = max(done - begin, 0)
+                rows = projector.rows(inputs[first:], own[first:])
+                check_finite(rows, begin + first)
                 held.append(rows) if file is None else file.append(rows)
             begin = end
         if not labels:
@@ -140,6 +144,17 @@ def collect_projected(
             file.stream.close()
     gradients = torch.cat(held) if file is None else file.mapped()
     return ProjectedGradients(gradients, torch.cat(labels), error, projector.stated_error)
+
+
+def check_finite(rows: Tensor, first: int) -> None:
+    """``rows`` are those of the examples from ``first`` on."""
+    broken = torch.nonzero(~torch.isfinite(rows).all(1)).flatten() + first
+    if len(broken):
+        shown = ", ".join(map(str, broken[:5].tolist())) + (", …" if len(broken) > 5 else "")
+        last = first + len(rows) - 1
+        raise BadInput(
+            f"gradients must be finite, got NaN or infinity in {len(broken)} of rows {first} to {last}: {shown}"
+        )
 
 
 class RowFile:

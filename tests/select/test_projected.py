@@ -100,6 +100,22 @@ def test_a_file_goes_on_where_it_ended(tmp_path, monkeypatch):
     assert chosen.rows.tolist() == gcr.select_coreset(found.gradients.clone(), 4).rows.tolist()
 
 
+@pytest.mark.parametrize("row", [0, 7])
+def test_rows_that_are_not_finite_are_named_and_not_written(tmp_path, row):
+    net, data, file = make_net(), batches(), tmp_path / "gradients.npy"
+    batch, place, first, size = (0, 0, 0, 5) if row == 0 else (1, 2, 5, 4)
+    data[batch][0][place, 0, 0] = torch.nan
+    message = f"gradients must be finite, got NaN or infinity in 1 of rows {first} to {first + size - 1}: {row}$"
+    with pytest.raises(BadInput, match=message):
+        gcr.collect(net, data, gradients="projected", width=50)
+    with pytest.raises(BadInput, match=message):
+        gcr.collect(net, data, gradients="projected", width=50, to=file)
+    assert np.load(file).shape == (0 if row == 0 else 5, 50)
+    found = gcr.collect(net, batches(), gradients="projected", width=50, to=file)  # goes on from the good rows
+    assert found.gradients.shape == (15, 50)
+    assert found.gradients.isfinite().all()
+
+
 def test_files_that_do_not_fit(tmp_path):
     net, file = make_net(), tmp_path / "gradients.npy"
     gcr.collect(net, batches(), gradients="projected", width=50, to=file)
