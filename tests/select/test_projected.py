@@ -102,6 +102,7 @@ def test_parameters_by_list_and_small_pieces(monkeypatch):
     np.testing.assert_allclose(whole.gradients, pieces.gradients, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("error")  # a file that is left open too
 def test_a_file_goes_on_where_it_ended(tmp_path, monkeypatch):
     net, file = make_net(), tmp_path / "gradients.npy"
     whole = gcr.collect(net, batches(), gradients="projected", width=50)
