@@ -111,7 +111,7 @@ def compare(device: str, cords: Path | None, quick: bool) -> list[dict[str, Any]
     for replace in (0, 1, 3):
         select = partial(gcr.select_coreset, factors, k, labels=labels, ridge=RIDGE, replace=replace)
         seconds, chosen = timed(select, device)
-        name = "ours" if not replace else f"ours, {replace} passes of replacement"
+        name = "ours" if not replace else f"ours, {replace} pass{'es' * (replace > 1)} of replacement"
         add(name, seconds, (chosen.rows, chosen.weights), chosen.note)
 
     groups = [torch.nonzero(labels == c).flatten() for c in range(n_classes)]

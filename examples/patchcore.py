@@ -35,4 +35,4 @@ for image in test[30:]:  # a scratch
     image[:, row : row + 2, column : column + 8] += 1.5
 scores = torch.cdist(patches(test), bank.expand(60, -1, -1)).amin(2).amax(1)
 better = (scores[30:, None] > scores[:30]).float().mean()
-print(f"a scratched image scores above a good one in accuracy {100 * better:.1f} of 100 pairs")
+print(f"accuracy {100 * better:.1f}% (pairs of a scratched and a good image in which the scratched one scores higher)")

@@ -188,7 +188,7 @@ def test_an_example_runs(script, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     accuracy = re.search(r"accuracy (\d+\.\d)", done.stdout)
     assert accuracy is not None, done.stdout
-    assert float(accuracy[1]) > 40  # chance is 10 to 25
+    assert float(accuracy[1]) > (80 if script.stem == "patchcore" else 40)  # chance is 50 there, else 10 to 25
 
 
 def test_own_net_is_short():
@@ -203,5 +203,4 @@ def test_a_new_method_is_short():
 
 @pytest.mark.parametrize("name", ["less_text", "patchcore"])
 def test_examples_of_selection_are_short(name):
-    text = (ROOT / f"examples/{name}.py").read_text()
-    assert len([line for line in text.splitlines() if line.strip()]) < 40
+    assert len((ROOT / f"examples/{name}.py").read_text().splitlines()) < 40

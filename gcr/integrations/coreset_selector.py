@@ -13,12 +13,13 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
 from gcr.select import LastLayerGradients, class_budgets, select_coreset
+from gcr.select.checks import is_whole
 from gcr.select.k_centre import k_centre
 from gcr.settings import BadInput
 
@@ -30,14 +31,17 @@ def _can(name: str) -> Any:
 
 
 class CoresetSelector(BaseEstimator):  # type: ignore[misc]
-    """Choose ``budget`` rows: a number, or a share of the training set below 1.
+    """Choose ``budget`` rows: a whole number of them, or a share of the training set (a float up to 1.0, all rows).
 
     ``selector="matching"`` matches the gradient of a linear softmax classifier before training, class by class;
     "k-centre" covers the features of each class; "random" draws. Without y there is one class. Rows are best scaled.
 
     ``get_support()`` says which rows were chosen and ``weights_`` what each of them counts for. ``fit_resample`` gives
-    the rows themselves. With an ``estimator``, ``fit`` trains a copy on them, with their weights where it takes any,
-    and ``predict`` and ``score`` are its: as the last step of a pipeline this prunes the training set.
+    the rows themselves, as a middle step of an imbalanced-learn pipeline does; scikit-learn's own takes no such step.
+
+    With an ``estimator``, ``fit`` trains a copy on the chosen rows, with their weights where it takes any. ``predict``,
+    ``predict_proba``, ``decision_function`` and ``score`` are then its, and so is its kind: around a classifier this is
+    one, alone or as the last step of a scikit-learn pipeline, trained on a pruned set.
     """
 
     def __init__(
@@ -55,9 +59,20 @@ class CoresetSelector(BaseEstimator):  # type: ignore[misc]
         self.ridge = ridge
         self.random_state = random_state
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if self.estimator is not None:
+            inner = get_tags(self.estimator)
+            tags.estimator_type, tags.classifier_tags = inner.estimator_type, inner.classifier_tags
+            tags.target_tags.required = inner.target_tags.required
+        return tags
+
     def fit(self, X: Any, y: Any = None) -> Self:
         if self.selector not in SELECTORS:
             raise BadInput(f"The 'selector' parameter must be one of {', '.join(SELECTORS)}, got {self.selector!r}")
+        if y is None and self.estimator is not None and get_tags(self.estimator).target_tags.required:
+            name = type(self.estimator).__name__
+            raise BadInput(f"{name} requires y to be passed, but the target y is None; call fit(X, y)")
         if y is None:
             x, number = validate_data(self, X, dtype=np.float64), np.zeros(len(X), dtype=np.int64)
         else:
@@ -68,17 +83,22 @@ class CoresetSelector(BaseEstimator):  # type: ignore[misc]
         self.support_, self.weights_ = self._choose(x, number, budget)
         if self.estimator is not None:
             weights = {"sample_weight": self.weights_} if has_fit_parameter(self.estimator, "sample_weight") else {}
-            self.estimator_ = clone(self.estimator).fit(x[self.support_], y[self.support_], **weights)
-            self.classes_ = getattr(self.estimator_, "classes_", None)
+            labels = None if y is None else y[self.support_]
+            self.estimator_ = clone(self.estimator).fit(x[self.support_], labels, **weights)
+            if hasattr(self.estimator_, "classes_"):
+                self.classes_ = self.estimator_.classes_
         self._n = len(x)
         return self
 
     def _rows(self, n: int) -> int:
         budget = self.budget
-        rows = max(round(budget * n), 1) if isinstance(budget, float) and 0 < budget < 1 else budget
-        if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or not rows > 0:
-            raise BadInput(f"The 'budget' parameter must be a number of rows or a share below 1, got {budget!r}")
-        return min(int(rows), n)
+        share = isinstance(budget, float | np.floating) and 0 < budget <= 1
+        if not share and not (is_whole(budget) and budget > 0):
+            raise BadInput(
+                "The 'budget' parameter must be a whole number of rows >= 1, or a share of them as a float above 0.0 "
+                f"and up to 1.0, got {budget!r}"
+            )
+        return max(round(float(budget) * n), 1) if share else min(int(budget), n)
 
     def _choose(self, x: np.ndarray, number: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
         counts = np.bincount(number)
@@ -120,6 +140,11 @@ class CoresetSelector(BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Any:
         check_is_fitted(self, "estimator_")
         return self.estimator_.predict_proba(validate_data(self, X, dtype=np.float64, reset=False))
+
+    @_can("decision_function")  # type: ignore[untyped-decorator]
+    def decision_function(self, X: Any) -> Any:
+        check_is_fitted(self, "estimator_")
+        return self.estimator_.decision_function(validate_data(self, X, dtype=np.float64, reset=False))
 
     @_can("score")  # type: ignore[untyped-decorator]
     def score(self, X: Any, y: Any) -> float:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gcr.select import Pool
+from gcr.select.checks import as_matrix
 from gcr.select.projected import ProjectedGradients, Projector, collect_projected
 from gcr.settings import BadInput
 
@@ -125,7 +126,7 @@ def _last_layer(
             seen.clear()
             with torch.no_grad():
                 logits = net(inputs)
-            if len(seen) != 1 or seen[0][0].dim() != 2 or not torch.equal(seen[0][1], logits):
+            if len(seen) != 1 or seen[0][0].dim() != 2 or not _same(seen[0][1], logits):
                 raise BadInput(
                     "the output of last_layer must be the output of net; name the linear layer that makes the logits, "
                     "and move what comes after it into the loss"
@@ -136,7 +137,13 @@ def _last_layer(
     if not columns:
         raise BadInput("loader is empty; it must give batches of (inputs, labels)")
     labels, features, residuals = (torch.cat(column) for column in zip(*columns, strict=True))
+    features, residuals = as_matrix("features", features, device), as_matrix("residuals", residuals, device)
     return Pool(labels, torch.ones(len(labels), device=device), features, residuals)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Equal, NaN to NaN: rows that are not finite are named later."""
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _residuals(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> Tensor:

@@ -6,11 +6,13 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
+from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -186,7 +188,13 @@ def test_bad_parameters_are_named_when_it_is_fitted(blobs, given, message):
 # --- `gcr.CoresetSelector`: scikit-learn's own checks, its tools, and bad input
 
 
-@parametrize_with_checks([gcr.CoresetSelector(5), gcr.CoresetSelector(0.5, selector="k-centre", random_state=0)])
+@parametrize_with_checks(
+    [
+        gcr.CoresetSelector(5),
+        gcr.CoresetSelector(0.5, selector="k-centre", random_state=0),
+        gcr.CoresetSelector(0.5, estimator=LogisticRegression()),
+    ]
+)
 def test_the_checks_of_scikit_learn_for_a_selector(estimator, check):
     check(estimator)
 
@@ -219,10 +227,35 @@ def test_the_last_step_of_a_pipeline_prunes_the_training_set():
     assert pipeline[-1].get_support().sum() == 200
 
 
+def test_around_a_classifier_it_is_one():
+    x, y = load_digits(n_class=2, return_X_y=True)
+    pruned = gcr.CoresetSelector(0.2, estimator=LogisticRegression())
+    assert is_classifier(pruned)
+    assert not is_classifier(gcr.CoresetSelector(0.2))
+    assert cross_val_score(pruned, x, y, scoring="roc_auc", cv=2).min() > 0.9
+    pruned.fit(x, y)
+    assert np.array_equal(pruned.decision_function(x) > 0, pruned.predict(x) == 1)
+    assert not hasattr(gcr.CoresetSelector(0.2, estimator=GaussianNB()), "decision_function")
+    with pytest.raises(BadInput, match="LogisticRegression requires y to be passed, but the target y is None"):
+        pruned.fit(x)
+    clusters = gcr.CoresetSelector(20, estimator=KMeans(2, n_init=1, random_state=0)).fit(x)
+    assert clusters.predict(x).shape == y.shape
+
+
+@pytest.mark.parametrize(
+    ("budget", "rows"), [(np.float32(0.1), 4), (1.0, 40), (1, 1), (np.int64(6), 6), (np.float64(0.5), 20), (100, 40)]
+)
+def test_budgets_of_any_kind_of_number(budget, rows):
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    assert gcr.CoresetSelector(budget, selector="random", random_state=0).fit(x).get_support().sum() == rows
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"budget": 0}, "The 'budget' parameter must be a number of rows or a share below 1, got 0"),
+        ({"budget": 0}, "The 'budget' parameter must be a whole number of rows >= 1, or a share of them as a float"),
+        ({"budget": True}, "got True"),
+        ({"budget": "half"}, "got 'half'"),
         ({"budget": 1.5}, "got 1.5"),
         ({"selector": "best"}, "The 'selector' parameter must be one of matching, k-centre, random, got 'best'"),
     ],

@@ -90,3 +90,13 @@ def test_from_loader_to_coreset():
 def test_bad_input(net, loader, loss, message):
     with pytest.raises(BadInput, match=message):
         gcr.collect(net, loader, **({"loss": loss} if loss else {}))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_rows_that_are_not_finite_are_named(value):
+    data = batches()
+    data[1][0][1, 0, 0] = value
+    with pytest.raises(BadInput, match="features must be finite, got NaN or infinity in 1 of 8 rows: 6"):
+        gcr.collect(make_net(), data)
+    with pytest.raises(BadInput, match="residuals must be finite, got NaN or infinity in 8 of 8 rows: 0, 1"):
+        gcr.collect(make_net(), batches(), loss=lambda logits, labels: value * logits[:, 0])

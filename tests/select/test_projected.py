@@ -51,22 +51,47 @@ def test_the_network_is_left_as_it_was():
     assert all(p.grad is None for p in net.parameters())
 
 
+@pytest.mark.filterwarnings("error")
 def test_inner_products_hold_to_the_stated_error():
-    """Over seeds: no bias, and a root mean square below sqrt(2 / m) of the lengths."""
+    """Over seeds: no bias, no warning, and a root mean square below sqrt(2 / m) of the lengths."""
     net, data = make_net(), batches()
     names = [name for name, _ in net.named_parameters()]
     exact = by_autograd(net, data, names).astype(np.float64)
     scale = np.linalg.norm(exact, axis=1)[:, None] * np.linalg.norm(exact, axis=1)
-    deviations = []
+    deviations, pairs = [], np.triu_indices(5)
     for seed in range(40):
         found = gcr.collect(net, data, gradients="projected", width=128, seed=seed)
         deviations.append(
             (found.gradients.double().numpy() @ found.gradients.double().numpy().T - exact @ exact.T) / scale
         )
         assert found.stated_error == pytest.approx((2 / 128) ** 0.5)
-        assert found.error == pytest.approx(np.abs(deviations[-1][:5, :5]).max(), rel=1e-3)
+        assert found.checked == 5
+        assert found.error == pytest.approx(np.sqrt(np.mean(np.square(deviations[-1][pairs]))), rel=1e-3)
     assert np.sqrt(np.mean(np.square(deviations))) < (2 / 128) ** 0.5
     assert np.abs(np.mean(deviations, 0)).max() < 4 * (2 / 128 / 40) ** 0.5
+
+
+def test_inner_products_that_do_not_hold_are_warned_of(monkeypatch):
+    plain = projected.Projector.project
+    monkeypatch.setattr(projected.Projector, "project", lambda *a: 1.5 * plain(*a))
+    with pytest.warns(UserWarning, match=r"in root mean square over 15 pairs of 5 examples; 0.12 is stated") as caught:
+        found = gcr.collect(make_net(), batches(), gradients="projected", width=128)
+    assert found.error > 4 * found.stated_error
+    assert caught[0].filename == __file__
+
+
+def test_the_check_holds_as_many_gradients_as_the_pass(monkeypatch):
+    whole = gcr.collect(make_net(), batches((12,)), gradients="projected", width=128)
+    assert whole.checked == 8
+    for gradients, checked in ((3, 3), (0.1, 2)):
+        monkeypatch.setattr(projected, "HELD", int(gradients * sum(p.numel() for p in make_net().parameters())))
+        monkeypatch.setattr(projected, "SLICE", 100)
+        found = gcr.collect(make_net(), batches((12,)), gradients="projected", width=128)
+        assert found.checked == checked
+        exact = by_autograd(make_net(), batches((12,)), [n for n, _ in make_net().named_parameters()])[:checked]
+        rows, scale = found.gradients[:checked].numpy(), np.linalg.norm(exact, axis=1)
+        off = (rows @ rows.T - exact @ exact.T) / (scale[:, None] * scale)
+        assert found.error == pytest.approx(np.sqrt(np.mean(off[np.triu_indices(checked)] ** 2)), rel=1e-3)
 
 
 def test_parameters_by_list_and_small_pieces(monkeypatch):
@@ -77,6 +102,7 @@ def test_parameters_by_list_and_small_pieces(monkeypatch):
     np.testing.assert_allclose(whole.gradients, pieces.gradients, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("error")  # a file that is left open too
 def test_a_file_goes_on_where_it_ended(tmp_path, monkeypatch):
     net, file = make_net(), tmp_path / "gradients.npy"
     whole = gcr.collect(net, batches(), gradients="projected", width=50)
@@ -98,6 +124,22 @@ def test_a_file_goes_on_where_it_ended(tmp_path, monkeypatch):
     assert np.array_equal(np.load(file, mmap_mode="r"), found.gradients)
     chosen = gcr.select_coreset(found.gradients, 4)
     assert chosen.rows.tolist() == gcr.select_coreset(found.gradients.clone(), 4).rows.tolist()
+
+
+@pytest.mark.parametrize("row", [0, 7])
+def test_rows_that_are_not_finite_are_named_and_not_written(tmp_path, row):
+    net, data, file = make_net(), batches(), tmp_path / "gradients.npy"
+    batch, place, first, size = (0, 0, 0, 5) if row == 0 else (1, 2, 5, 4)
+    data[batch][0][place, 0, 0] = torch.nan
+    message = f"gradients must be finite, got NaN or infinity in 1 of rows {first} to {first + size - 1}: {row}$"
+    with pytest.raises(BadInput, match=message):
+        gcr.collect(net, data, gradients="projected", width=50)
+    with pytest.raises(BadInput, match=message):
+        gcr.collect(net, data, gradients="projected", width=50, to=file)
+    assert np.load(file).shape == (0 if row == 0 else 5, 50)
+    found = gcr.collect(net, batches(), gradients="projected", width=50, to=file)  # goes on from the good rows
+    assert found.gradients.shape == (15, 50)
+    assert found.gradients.isfinite().all()
 
 
 def test_files_that_do_not_fit(tmp_path):
