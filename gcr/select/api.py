@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from gcr.select.checks import (
+    as_division,
     as_gradients,
-    as_labels,
+    as_pool_weights,
     as_rows,
     as_targets,
     as_weights,
@@ -71,18 +72,13 @@ def select_coreset(
     device = first.device if isinstance(first, Tensor) else torch.device("cpu")
     rows = as_gradients("gradients", gradients, device)
     n = len(rows)
-    old, unit = _weights(weights, n, device, target)
+    old, unit = as_pool_weights(weights, n, device, target)
     for name, value in (("ridge", ridge), ("tolerance", tolerance)):
         if not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise BadInput(f"{name} must be a number, >= 0 and finite, got {value}")
     if not is_whole(replace) or replace < 0:
         raise BadInput(f"replace must be a whole number >= 0, got {replace}")
-    if labels is not None and groups is not None:
-        raise BadInput("labels and groups both divide the rows; give one of them")
-    division = None
-    if labels is not None or groups is not None:
-        name, values = ("labels", labels) if groups is None else ("groups", groups)
-        division = as_labels(name, values, n, device)
+    division = as_division(labels, groups, n, device)
     price = None if cost is None else _cost(cost, n, device)
     shares, total = _shares(budget, division, n, price)
     if target is None and keep is None and price is None:
@@ -101,18 +97,6 @@ def select_coreset(
     full = rows.features.dtype in (torch.float32, torch.float64)
     chosen = replaced(chosen, weights=chosen.weights.to(rows.features.dtype if full else torch.float32))
     return like_input(first, chosen)
-
-
-def _weights(weights: Any, n: int, device: torch.device, target: Any) -> tuple[Tensor, bool]:
-    """What each row counts for in the pool's sum [n], and whether chosen rows have weight 1."""
-    ones = torch.ones(n, dtype=torch.float64, device=device)
-    if weights is None or isinstance(weights, str):
-        if weights not in (None, "fitted", "unit"):
-            raise BadInput(f"weights must be 'fitted', 'unit' or one number per row, got {weights!r}")
-        return ones, weights == "unit"
-    if target is not None:
-        raise BadInput("weights per row say what counts in the pool's sum, which a target replaces; leave out one")
-    return as_weights("weights", weights, n, device), False
 
 
 def _cost(cost: Any, n: int, device: torch.device) -> Tensor:

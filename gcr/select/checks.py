@@ -100,6 +100,15 @@ def as_labels(name: str, values: Any, n: int, device: torch.device) -> Tensor:
     return labels.long()
 
 
+def as_division(labels: Any, groups: Any, n: int, device: torch.device) -> Tensor | None:
+    """The class or group of each row [n], if there are any."""
+    if labels is not None and groups is not None:
+        raise BadInput("labels and groups both divide the rows; give one of them")
+    if labels is None and groups is None:
+        return None
+    return as_labels("labels", labels, n, device) if groups is None else as_labels("groups", groups, n, device)
+
+
 def as_weights(name: str, values: Any, n: int, device: torch.device) -> Tensor:
     weights = as_tensor(name, values, device).double()
     if weights.shape != (n,):
@@ -108,6 +117,18 @@ def as_weights(name: str, values: Any, n: int, device: torch.device) -> Tensor:
     if len(wrong):
         raise BadInput(f"{name} must be >= 0 and finite, got {weights[wrong[0]].item()} in row {int(wrong[0])}")
     return weights
+
+
+def as_pool_weights(weights: Any, n: int, device: torch.device, target: Any) -> tuple[Tensor, bool]:
+    """What each row counts for in the pool's sum [n], and whether chosen rows have weight 1."""
+    ones = torch.ones(n, dtype=torch.float64, device=device)
+    if weights is None or isinstance(weights, str):
+        if weights not in (None, "fitted", "unit"):
+            raise BadInput(f"weights must be 'fitted', 'unit' or one number per row, got {weights!r}")
+        return ones, weights == "unit"
+    if target is not None:
+        raise BadInput("weights per row say what counts in the pool's sum, which a target replaces; leave out one")
+    return as_weights("weights", weights, n, device), False
 
 
 def as_rows(name: str, values: Any, n: int, device: torch.device) -> Tensor:

@@ -133,6 +133,33 @@ def test_explain_measures_the_distance_to_the_target():
     assert gcr.explain(gcr.select_coreset(rows, 2), rows).gradient_error == pytest.approx(0, abs=1e-9)
 
 
+def test_explain_compares_with_what_was_matched():
+    rows, groups = random_rows(), np.arange(60) % 2
+    old = np.random.default_rng(1).random(60) * 9
+    chosen = gcr.select_coreset(rows, 20, weights=old, groups=groups)
+    apart = [(groups == g) @ np.diag(old - weights_of(chosen, 60)) @ rows for g in (0, 1)]
+    about = gcr.explain(chosen, rows, weights=old, groups=groups)
+    assert about.gradient_error == pytest.approx(np.linalg.norm(apart))
+    assert about.gradient_error < 0.1 * gcr.explain(chosen, rows).gradient_error
+    assert about.per_class == {0: 10, 1: 10}
+    unit = gcr.select_coreset(rows, 20, weights="unit")
+    assert gcr.explain(unit, rows, weights="unit").relative_to_uniform < 1
+
+
+def test_explain_refuses_what_does_not_fit():
+    rows, targets = random_rows(), [np.eye(8)[0], np.eye(8)[1]]
+    several, one = gcr.select_coreset(rows, 8, target=targets), gcr.select_coreset(rows, 8, target=targets[0])
+    for call, message in (
+        (lambda: gcr.explain(several, rows), "target must be given"),
+        (lambda: gcr.explain(several, rows, target=targets[0]), "matched to, 2 of them, got 1"),
+        (lambda: gcr.explain(one, rows, target=targets), "matched to, 1 of them, got 2"),
+        (lambda: gcr.explain(one, rows[: one.rows.max()]), "pool must be the one that was chosen from"),
+        (lambda: gcr.explain(one, rows, weights=np.ones(59)), "weights must be one per row"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            call()
+
+
 def test_unit_weights_keep_the_rows():
     rows = random_rows()
     fitted, unit = gcr.select_coreset(rows, 9), gcr.select_coreset(rows, 9, weights="unit")
