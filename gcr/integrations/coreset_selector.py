@@ -19,6 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
 from gcr.select import LastLayerGradients, class_budgets, select_coreset
+from gcr.select.checks import check_whole
 from gcr.select.k_centre import k_centre
 from gcr.settings import BadInput
 
@@ -58,6 +59,8 @@ class CoresetSelector(BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> Self:
         if self.selector not in SELECTORS:
             raise BadInput(f"The 'selector' parameter must be one of {', '.join(SELECTORS)}, got {self.selector!r}")
+        check_whole("X", X)
+        check_whole("y", y)
         if y is None:
             x, number = validate_data(self, X, dtype=np.float64), np.zeros(len(X), dtype=np.int64)
         else:

@@ -31,7 +31,21 @@ def check_budget(budget: Any, n: int) -> None:
         raise BadInput(f"budget must be a whole number from 1 to {n}, the number of rows, got {budget}")
 
 
+def check_whole(name: str, values: Any) -> None:
+    """A mapped file must still have all the bytes that were mapped: reading others ends the process."""
+    mapped = None
+    while values is not None:  # a view's base has the whole map
+        mapped = values if getattr(values, "filename", None) is not None and hasattr(values, "offset") else mapped
+        values = getattr(values, "base", None)
+    if mapped is not None and os.path.exists(mapped.filename):
+        size, needed = os.stat(mapped.filename).st_size, mapped.offset + mapped.nbytes
+        if size < needed:
+            cut = f"file {mapped.filename} has {size:,} bytes, and {needed:,} were mapped"
+            raise BadInput(f"{name} must be a whole file, but {cut}; write it again")
+
+
 def as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
+    check_whole(name, values)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a file mapped for reading

@@ -1,5 +1,7 @@
 """``select_coreset`` with targets, groups, kept rows and costs, and the blocks of rounds that solve them."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -237,6 +239,28 @@ def test_mapped_files_are_accepted(tmp_path):
     held = gcr.select_coreset(gcr.LastLayerGradients(np.array(features), np.array(residuals)), 9, labels=labels)
     assert mapped.rows.tolist() == held.rows.tolist()
     assert mapped.weights.tolist() == held.weights.tolist()
+
+
+def test_a_mapped_file_cut_short_afterwards(tmp_path):
+    """Reading beyond its end would end the process, so the error comes first."""
+    np.save(tmp_path / "rows.npy", random_rows(4000, 8))
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    calls = (
+        lambda: gcr.select_coreset(mapped, 5),
+        lambda: gcr.select_coreset(gcr.LastLayerGradients(np.asarray(mapped)[2000:], np.ones((2000, 1))), 5),
+        lambda: gcr.select_coreset(random_rows(), 5, target=mapped),
+        lambda: gcr.k_centre(mapped[3000:], 5),
+        lambda: gcr.explain(gcr.Coreset(np.arange(2), np.ones(2)), mapped),
+        lambda: gcr.Buffer(5).add(mapped, np.zeros(4000, int)),
+        lambda: gcr.CoresetSelector(5).fit(mapped, np.zeros(4000, int)),
+    )
+    os.truncate(tmp_path / "rows.npy", 10_000)
+    try:
+        for call in calls:
+            with pytest.raises(BadInput, match=r"rows.npy has 10,000 bytes, and 256,128 were mapped"):
+                call()
+    finally:
+        os.truncate(tmp_path / "rows.npy", 256_128)  # so that a report may print the array
 
 
 @pytest.mark.parametrize(
