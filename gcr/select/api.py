@@ -27,6 +27,7 @@ from gcr.select.checks import (
     as_targets,
     as_weights,
     check_budget,
+    check_memory,
     is_whole,
     like_input,
 )
@@ -34,6 +35,8 @@ from gcr.select.coreset import Coreset, class_budgets, rows_by_class
 from gcr.select.gradients import LastLayerGradients
 from gcr.select.matching import match, match_targets
 from gcr.settings import BadInput
+
+HELD = 20  # bytes for each number of the largest group: float64, and copies for a while
 
 
 def select_coreset(
@@ -79,6 +82,9 @@ def select_coreset(
     if not is_whole(replace) or replace < 0:
         raise BadInput(f"replace must be a whole number >= 0, got {replace}")
     division = as_division(labels, groups, n, device)
+    largest = n if division is None else int(division.unique(return_counts=True)[1].max())
+    held = HELD * largest * (rows.features.shape[1] + rows.residuals.shape[1])
+    check_memory("gradients", held, device, "divide the rows by groups=, or project the gradients")
     price = None if cost is None else _cost(cost, n, device)
     shares, total = _shares(budget, division, n, price)
     if target is None and keep is None and price is None:
@@ -94,8 +100,8 @@ def select_coreset(
         chosen = match_targets(rows, members, counts, old, targets, kept, price, ridge, tolerance)
     if unit:
         chosen = replaced(chosen, weights=torch.ones_like(chosen.weights))
-    full = rows.features.dtype in (torch.float32, torch.float64)
-    chosen = replaced(chosen, weights=chosen.weights.to(rows.features.dtype if full else torch.float32))
+    small = rows.features.dtype in (torch.float16, torch.bfloat16, torch.float32)
+    chosen = replaced(chosen, weights=chosen.weights.to(torch.float32 if small else torch.float64))
     return like_input(first, chosen)
 
 

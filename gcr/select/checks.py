@@ -62,8 +62,6 @@ def as_matrix(name: str, values: Any, device: torch.device) -> Tensor:
         raise BadInput(f"{name} must be real numbers, got {matrix.dtype}")
     if matrix.dim() != 2 or len(matrix) == 0:
         raise BadInput(f"{name} must be a matrix with at least one row, got shape {tuple(matrix.shape)}")
-    if not matrix.is_floating_point():
-        matrix = matrix.double()
     finite = torch.cat([torch.isfinite(rows).all(1) for rows in matrix.split(max(BLOCK // max(matrix.shape[1], 1), 1))])
     broken = torch.nonzero(~finite).flatten()
     if len(broken):
@@ -159,13 +157,12 @@ def as_rows(name: str, values: Any, n: int, device: torch.device) -> Tensor:
     return rows
 
 
-def check_mapped(name: str, values: Any, remedy: str) -> None:
-    """A mapped file that is read again and again must fit in this machine's memory."""
-    if hasattr(values, "nbytes") and getattr(values, "filename", None) is not None:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if values.nbytes > memory:
-            size, room = values.nbytes / 2**30, memory / 2**30
-            raise BadInput(f"{name} must fit in memory ({room:.1f} GiB), got {size:.1f} GiB; {remedy}")
+def check_memory(name: str, needed: int, device: torch.device, remedy: str) -> None:
+    """Whether this machine has the bytes that a computation on a CPU will hold."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.type == "cpu" and needed > memory:
+        size, room = needed / 2**30, memory / 2**30
+        raise BadInput(f"{name} must fit in memory ({room:.1f} GiB), got {size:.1f} GiB to hold; {remedy}")
 
 
 def like_input(values: Any, chosen: Coreset) -> Coreset:
