@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 import os
 import warnings
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcr.select.coreset import Coreset
+from gcr.select.coreset import Coreset, Pool
 from gcr.select.gradients import LastLayerGradients
 from gcr.settings import BadInput
 
@@ -24,6 +25,11 @@ def is_whole(value: Any) -> bool:
         return not isinstance(value, bool) and operator.index(value) == value
     except TypeError:
         return False
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a real number, of Python's or NumPy's kinds."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_budget(budget: Any, n: int) -> None:
@@ -45,14 +51,17 @@ def check_whole(name: str, values: Any) -> None:
 
 
 def as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
+    if isinstance(values, Pool):
+        remedy = "gcr.LastLayerGradients(pool.features, pool.residuals) has its gradients"
+        raise BadInput(f"{name} must be an array, got a Pool; {remedy}")
     check_whole(name, values)
+    if any(step < 0 or step % values.itemsize for step in getattr(values, "strides", ())):  # torch knows no such view
+        values = values.copy()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a file mapped for reading
             return torch.as_tensor(values, device=device).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        if hasattr(values, "copy") and hasattr(values, "strides"):  # a NumPy view with steps that torch does not know
-            return torch.as_tensor(values.copy(), device=device)
         raise BadInput(f"{name} must be an array of numbers ({error})") from None
 
 
@@ -82,7 +91,7 @@ def as_gradients(name: str, gradients: Any, device: torch.device) -> LastLayerGr
 
 def as_targets(target: Any, like: LastLayerGradients) -> list[Tensor]:
     """Gradients to match as [c, f (+ 1)] matrices: one, or as many as a list or tuple has."""
-    several = isinstance(target, list | tuple) and bool(target) and not isinstance(target[0], int | float)
+    several = isinstance(target, list | tuple) and bool(target) and not is_number(target[0])
     return [_target(one, like) for one in (target if several else [target])]
 
 
@@ -104,6 +113,10 @@ def _target(target: Any, like: LastLayerGradients) -> Tensor:
 
 
 def as_labels(name: str, values: Any, n: int, device: torch.device) -> Tensor:
+    first = values[0] if isinstance(values, list | tuple) and values else None
+    if isinstance(first, str) or getattr(getattr(values, "dtype", None), "kind", None) in ("U", "S", "O"):
+        numbered = f"np.unique({name}, return_inverse=True)[1] numbers them"
+        raise BadInput(f"{name} must be an array of numbers, got text or objects; {numbered}")
     labels = as_tensor(name, values, device)
     if labels.shape != (n,):
         raise BadInput(f"{name} must be one per row ({n}), got shape {tuple(labels.shape)}")

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gcr.select.checks import as_matrix, as_rows, check_budget, check_memory, like_input
+from gcr.select.checks import as_matrix, as_rows, check_budget, check_memory, is_number, is_whole, like_input
 from gcr.select.coreset import Coreset, Pool, choose_per_class
 from gcr.select.cuda_graph import capture
 from gcr.settings import BadInput, Settings
@@ -74,6 +74,8 @@ def k_centre(
         if budget < len(first):
             raise BadInput(f"budget must be at least the number of kept rows, {len(first)}, got {budget}")
     if start is not None:
+        if not is_whole(start):
+            raise BadInput(f"start must be the number of a row, got {start}")
         first = as_rows("start", [start], n, device)
     if projection is not None:
         rows = _projected(rows, projection)
@@ -256,15 +258,17 @@ class TopWalk:
 
 
 def _projected(rows: Tensor, projection: Any) -> Tensor:
-    """The rows times a matrix [d, p], or times a random one of p columns: [n, p], in float64 for float64 and integers."""
+    """The rows times a matrix [d, p], or a random one of p columns: [n, p], in float64 for float64 and integers."""
     d = rows.shape[1]
     small = rows.dtype in (torch.float16, torch.bfloat16, torch.float32)
     kind = torch.float32 if small else torch.float64
-    if isinstance(projection, int) and not isinstance(projection, bool):
+    if is_number(projection):
+        if not is_whole(projection):
+            raise BadInput(f"projection must be a whole number of columns or a matrix, got {projection}")
         if projection < 1:
             raise BadInput(f"projection must be a number of columns >= 1 or a matrix, got {projection}")
         generator = torch.Generator().manual_seed(0)
-        matrix = torch.randn(d, projection, generator=generator) / projection**0.5
+        matrix = torch.randn(d, int(projection), generator=generator) / int(projection) ** 0.5
     else:
         matrix = as_matrix("projection", projection, rows.device)
         if len(matrix) != d:

@@ -160,6 +160,7 @@ def match_targets(
     cost: Tensor | None,
     ridge: float,
     tolerance: float,
+    names: list[int] | None = None,
 ) -> Coreset:
     """Rows of each group that match its share of each target ([c, f] matrices), or the group's own sum.
 
@@ -170,12 +171,15 @@ def match_targets(
     free = torch.ones(len(gradients), dtype=torch.bool, device=weights.device)
     is_kept = torch.zeros_like(free).index_fill(0, keep, True)
     whole, parts, missing = float(sum(budgets)), list[tuple[Tensor, Tensor, int]](), 0.0
-    for rows, budget in zip(groups, budgets, strict=True):
+    for group, (rows, budget) in enumerate(zip(groups, budgets, strict=True)):
         kept = torch.nonzero(is_kept[rows]).flatten()
         needed = len(kept) if cost is None else float(cost[rows][kept].sum())
         if budget < needed:
             what = "number of kept rows" if cost is None else "cost of the kept rows"
-            raise BadInput(f"budget must be at least the {what}, {needed:g}, got {budget:g}")
+            if names is None:
+                raise BadInput(f"budget must be at least the {what}, {needed:g}, got {budget:g}")
+            given = f"{needed:g}, but the share of group {names[group]} is {budget:g} of {whole:g}"
+            raise BadInput(f"budget must give each group at least the {what}, {given}; a dict has one for each group")
         shares: list[float] = [budget]
         if targets is not None:
             equal = class_budgets([len(rows)] * len(targets), int(budget)) if cost is None else None
@@ -202,6 +206,9 @@ def match_targets(
     serves = torch.cat([torch.full_like(rows, number) for rows, _, number in parts])[order]
     note = f"matching ended {missing:g} rows below the budget: no other row comes nearer" if missing >= 1 else ""
     several = targets is not None and len(targets) > 1
+    empty = [number for number in range(len(targets or [])) if not bool((serves == number).any())] if several else []
+    if empty:
+        note = "; ".join([*([note] if note else []), f"no row for target {', '.join(map(str, empty))}"])
     return Coreset(chosen[order], torch.cat([part for _, part, _ in parts])[order], note, serves if several else None)
 
 

@@ -192,6 +192,8 @@ def test_whole_numbers_are_computed_as_float64(kind):
         ({"keep": [10]}, "keep must have row numbers from 0 to 9, got 10"),
         ({"keep": [0.5]}, "keep must be a list of row numbers"),
         ({"start": -1}, "start must have row numbers from 0 to 9, got -1"),
+        ({"start": 1.5}, "start must be the number of a row, got 1.5"),
+        ({"projection": 1.5}, "projection must be a whole number of columns or a matrix, got 1.5"),
         ({"start": 1, "keep": [2]}, "keep and start exclude each other"),
         ({"projection": 0}, "projection must be a number of columns >= 1 or a matrix, got 0"),
         ({"projection": np.ones((4, 2))}, "projection must have a row for each of the 3 features, got shape (4, 2)"),

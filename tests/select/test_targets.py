@@ -241,6 +241,28 @@ def test_mapped_files_are_accepted(tmp_path):
     assert mapped.weights.tolist() == held.weights.tolist()
 
 
+def test_numbers_of_numpy_are_numbers():
+    rows, cost = random_rows(), np.ones(60)
+    for given, plain in (
+        ({"budget": np.int64(5), "ridge": np.float32(0.5)}, {"budget": 5}),
+        ({"budget": np.int64(5), "cost": cost}, {"budget": 5, "cost": cost}),
+        ({"budget": np.float32(5), "cost": cost}, {"budget": 5, "cost": cost}),
+        ({"budget": 5, "target": list(rows.sum(0))}, {"budget": 5, "target": rows.sum(0)}),
+    ):
+        ours, theirs = gcr.select_coreset(rows, **given), gcr.select_coreset(rows, **plain)
+        assert (ours.rows.tolist(), ours.weights.tolist()) == (theirs.rows.tolist(), theirs.weights.tolist())
+        assert ours.serves is None
+    by_number = gcr.k_centre(rows, np.int64(5), projection=np.int64(4), start=np.int64(1))
+    assert by_number.rows.tolist() == gcr.k_centre(rows, 5, projection=4, start=1).rows.tolist()
+
+
+def test_a_target_without_rows_is_named():
+    targets = [np.eye(8)[0], np.eye(8)[1], np.eye(8)[2]]
+    assert gcr.select_coreset(random_rows(), 1, target=targets).note == "no row for target 1, 2"
+    assert gcr.select_coreset(random_rows(), 3, target=targets).note == ""
+    assert gcr.BadInput is BadInput
+
+
 def test_a_mapped_file_cut_short_afterwards(tmp_path):
     """Reading beyond its end would end the process, so the error comes first."""
     np.save(tmp_path / "rows.npy", random_rows(4000, 8))
@@ -278,6 +300,16 @@ def test_a_mapped_file_cut_short_afterwards(tmp_path):
         ({"target": np.ones(8), "replace": 1}, "leave it out with target, keep or cost"),
         ({"target": [np.ones(8), np.ones(8)], "keep": [1]}, "keep goes with one target, got 2"),
         ({"keep": list(range(10))}, "budget must be at least the number of kept rows, 10, got 5"),
+        (
+            {"budget": 4, "groups": np.arange(60) % 4, "keep": [0, 4]},
+            "each group at least the number of kept rows, 2, but the share of group 0 is 1 of 4; a dict",
+        ),
+        (
+            {"groups": np.array(["a", "b"] * 30)},
+            "numbers, got text or objects; np.unique(groups",
+        ),
+        ({"gradients": gcr.Pool(torch.zeros(3), torch.ones(3))}, "got a Pool; gcr.LastLayerGradients(pool.features"),
+        ({"budget": {0: "1", 1: 2}, "groups": np.arange(60) % 2, "cost": np.ones(60)}, "budget of group 0 must be"),
         ({"keep": [60]}, "keep must have row numbers from 0 to 59, got 60"),
         ({"keep": [1], "cost": np.full(60, 9.0), "budget": 9.5}, None),
         ({"keep": [1, 2], "cost": np.full(60, 9.0), "budget": 9.5}, "at least the cost of the kept rows, 18, got 9.5"),
