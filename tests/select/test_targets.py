@@ -57,6 +57,17 @@ def test_large_pools_give_the_same_as_small_ones(monkeypatch):
         np.testing.assert_allclose(by_blocks.weights, plain.weights, rtol=1e-8)
 
 
+@pytest.mark.parametrize(("d", "blocks"), [(511, False), (512, True)])
+def test_one_pool_of_wide_gradients_is_solved_by_blocks(d, blocks, monkeypatch):
+    rows, used, solve = random_rows(1100, d), [], matching._by_blocks
+    monkeypatch.setattr(matching, "_by_blocks", lambda *args: (used.append(1), solve(*args))[1])
+    chosen = gcr.select_coreset(rows, 20)
+    assert bool(used) == blocks
+    support, weights = textbook(rows, rows.sum(0), 20, 0.5)
+    assert chosen.rows.tolist() == sorted(support)
+    np.testing.assert_allclose(weights_of(chosen, 1100), weights, rtol=1e-7, atol=1e-9)
+
+
 def test_rows_that_float32_cannot_tell_apart(monkeypatch):
     """Five copies of each row, shifted by 1e-10, and lengths from 1e-6 to 1e6: float64 decides."""
     monkeypatch.setattr(omp_blocks, "ROUNDS", 5)
