@@ -3,8 +3,9 @@
 One's own project: ``gcr.Learner``. Experiments: ``gcr.from_arrays``, ``gcr.train``, ``gcr.GCR``, ``gcr.Sgd``,
 ``gcr.Training``. One's own loop: ``gcr.Buffer``. Selection alone: ``gcr.select_coreset``, ``gcr.LastLayerGradients``,
 ``gcr.k_centre``, ``gcr.collect``, ``gcr.explain``, ``gcr.CoresetSelector``. A finished run: ``gcr.load_run``. Any
-network that is to predict: ``gcr.recompute_bn``. Other frameworks: ``gcr.sklearn``, ``gcr.avalanche``,
-``gcr.lightning``. Each is imported when it is first used, so that importing the package costs nothing.
+network that is to predict: ``gcr.recompute_bn``. Errors of what a caller gives: ``gcr.BadInput``. Other frameworks:
+``gcr.sklearn``, ``gcr.avalanche``, ``gcr.lightning``. Each is imported when it is first used, so that importing the
+package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gcr.select import select_coreset as select_coreset
     from gcr.select.collect import collect as collect
     from gcr.select.k_centre import k_centre as k_centre
+    from gcr.settings import BadInput as BadInput
     from gcr.training import Sgd as Sgd
     from gcr.training import Training as Training
     from gcr.training import train as train
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 HOMES = {
     "GCR": "gcr.experiments.variants",
+    "BadInput": "gcr.settings",
     "Buffer": "gcr.memory",
     "Coreset": "gcr.select",
     "CoresetSelector": "gcr.integrations.coreset_selector",

@@ -19,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
 from gcr.select import LastLayerGradients, class_budgets, select_coreset
-from gcr.select.checks import is_whole
+from gcr.select.checks import check_mapped, is_whole
 from gcr.select.k_centre import k_centre
 from gcr.settings import BadInput
 
@@ -73,6 +73,8 @@ class CoresetSelector(BaseEstimator):  # type: ignore[misc]
         if y is None and self.estimator is not None and get_tags(self.estimator).target_tags.required:
             name = type(self.estimator).__name__
             raise BadInput(f"{name} requires y to be passed, but the target y is None; call fit(X, y)")
+        check_mapped("X", X)
+        check_mapped("y", y)
         if y is None:
             x, number = validate_data(self, X, dtype=np.float64), np.zeros(len(X), dtype=np.int64)
         else:

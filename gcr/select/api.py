@@ -20,12 +20,15 @@ import torch
 from torch import Tensor
 
 from gcr.select.checks import (
+    as_division,
     as_gradients,
-    as_labels,
+    as_pool_weights,
     as_rows,
     as_targets,
     as_weights,
     check_budget,
+    check_memory,
+    is_number,
     is_whole,
     like_input,
 )
@@ -33,6 +36,8 @@ from gcr.select.coreset import Coreset, class_budgets, rows_by_class
 from gcr.select.gradients import LastLayerGradients
 from gcr.select.matching import match, match_targets
 from gcr.settings import BadInput
+
+HELD = 20  # bytes for each number of the largest group: float64, and copies for a while
 
 
 def select_coreset(
@@ -58,10 +63,11 @@ def select_coreset(
     ``tolerance`` ends matching early, ``replace`` passes of exchange lower the error further.
 
     ``target`` is matched in place of the pool's sum: a vector [d], or a set of gradients (a matrix, or factors) whose
-    sum it is. A list or tuple of these are several targets: each gets an equal share of the budget, and ``serves``
-    says which one a row is for. A group matches its share of the target. Rows ``keep`` are in from the beginning and
-    count in the budget. With ``cost`` [n] > 0 the budget is what the rows may cost together, and the row of largest
-    correlation per cost comes next. With any of these three, matching ends where no row helps, and ``note`` says so.
+    sum it is. A list or tuple of these, a nested list too, are several targets: each gets an equal share of the
+    budget, and ``serves`` says which one a row is for. A group matches its share of the target. Rows ``keep`` are in
+    from the beginning, with weight 0 where they do not help, and count in the budget. With ``cost`` [n] > 0 the budget
+    is what the rows may cost together, and the row of largest correlation per cost comes next. With any of these three,
+    matching ends where no row helps, and ``note`` says so.
 
     Rows and weights come back as the kind of array that came in, on its device; ``note`` says what was out of the
     ordinary, ``gcr.explain`` how near they come. Half-precision input is computed in float64 and its weights come back
@@ -71,18 +77,16 @@ def select_coreset(
     device = first.device if isinstance(first, Tensor) else torch.device("cpu")
     rows = as_gradients("gradients", gradients, device)
     n = len(rows)
-    old, unit = _weights(weights, n, device, target)
+    old, unit = as_pool_weights(weights, n, device, target)
     for name, value in (("ridge", ridge), ("tolerance", tolerance)):
-        if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        if not is_number(value) or not 0 <= value < float("inf"):
             raise BadInput(f"{name} must be a number, >= 0 and finite, got {value}")
     if not is_whole(replace) or replace < 0:
         raise BadInput(f"replace must be a whole number >= 0, got {replace}")
-    if labels is not None and groups is not None:
-        raise BadInput("labels and groups both divide the rows; give one of them")
-    division = None
-    if labels is not None or groups is not None:
-        name, values = ("labels", labels) if groups is None else ("groups", groups)
-        division = as_labels(name, values, n, device)
+    division = as_division(labels, groups, n, device)
+    largest = n if division is None else int(division.unique(return_counts=True)[1].max())
+    held = HELD * largest * (rows.features.shape[1] + rows.residuals.shape[1])
+    check_memory("gradients", held, device, "divide the rows by groups=, or project the gradients")
     price = None if cost is None else _cost(cost, n, device)
     shares, total = _shares(budget, division, n, price)
     if target is None and keep is None and price is None:
@@ -95,24 +99,13 @@ def select_coreset(
         targets = None if target is None else as_targets(target, rows)
         members = [torch.arange(n, device=device)] if division is None else rows_by_class(division)
         counts = shares if shares is not None else [total]
-        chosen = match_targets(rows, members, counts, old, targets, kept, price, ridge, tolerance)
+        names = None if division is None else division.unique().tolist()
+        chosen = match_targets(rows, members, counts, old, targets, kept, price, ridge, tolerance, names)
     if unit:
         chosen = replaced(chosen, weights=torch.ones_like(chosen.weights))
-    full = rows.features.dtype in (torch.float32, torch.float64)
-    chosen = replaced(chosen, weights=chosen.weights.to(rows.features.dtype if full else torch.float32))
+    small = rows.features.dtype in (torch.float16, torch.bfloat16, torch.float32)
+    chosen = replaced(chosen, weights=chosen.weights.to(torch.float32 if small else torch.float64))
     return like_input(first, chosen)
-
-
-def _weights(weights: Any, n: int, device: torch.device, target: Any) -> tuple[Tensor, bool]:
-    """What each row counts for in the pool's sum [n], and whether chosen rows have weight 1."""
-    ones = torch.ones(n, dtype=torch.float64, device=device)
-    if weights is None or isinstance(weights, str):
-        if weights not in (None, "fitted", "unit"):
-            raise BadInput(f"weights must be 'fitted', 'unit' or one number per row, got {weights!r}")
-        return ones, weights == "unit"
-    if target is not None:
-        raise BadInput("weights per row say what counts in the pool's sum, which a target replaces; leave out one")
-    return as_weights("weights", weights, n, device), False
 
 
 def _cost(cost: Any, n: int, device: torch.device) -> Tensor:
@@ -132,7 +125,7 @@ def _shares(budget: Any, division: Tensor | None, n: int, cost: Tensor | None) -
             raise BadInput(f"budget must have a number for each group, {names.tolist()}, got {list(budget)}")
         for name, count in zip(names.tolist(), counts.tolist(), strict=True):
             whole = is_whole(budget[name]) and 0 <= budget[name] <= count
-            if not whole if cost is None else not 0 <= budget[name] < float("inf"):
+            if not whole if cost is None else not (is_number(budget[name]) and 0 <= budget[name] < float("inf")):
                 raise BadInput(f"budget of group {name} must be from 0 to {count}, its rows, got {budget[name]}")
         shares = [budget[name] for name in names.tolist()]
         if sum(shares) == 0:
@@ -143,7 +136,7 @@ def _shares(budget: Any, division: Tensor | None, n: int, cost: Tensor | None) -
         if division is None:
             return None, budget
         return list[float](class_budgets(division.unique(return_counts=True)[1].tolist(), int(budget))), budget
-    if not isinstance(budget, int | float) or not float(cost.min()) <= budget < float("inf"):
+    if not is_number(budget) or not float(cost.min()) <= budget < float("inf"):
         raise BadInput(f"budget must be a finite number, at least the least cost, {float(cost.min()):g}, got {budget}")
     groups = 1 if division is None else len(division.unique())
-    return [budget / groups] * groups, budget
+    return [float(budget) / groups] * groups, float(budget)

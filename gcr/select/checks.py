@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 import os
 import warnings
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcr.select.coreset import Coreset
+from gcr.select.coreset import Coreset, Pool
 from gcr.select.gradients import LastLayerGradients
 from gcr.settings import BadInput
 
@@ -26,19 +27,41 @@ def is_whole(value: Any) -> bool:
         return False
 
 
+def is_number(value: Any) -> bool:
+    """Whether this is a real number, of Python's or NumPy's kinds."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def check_budget(budget: Any, n: int) -> None:
     if not is_whole(budget) or not 1 <= budget <= n:
         raise BadInput(f"budget must be a whole number from 1 to {n}, the number of rows, got {budget}")
 
 
+def check_mapped(name: str, values: Any) -> None:
+    """A mapped file must still have all the bytes that were mapped: reading others ends the process."""
+    mapped = None
+    while values is not None:  # a view's base has the whole map
+        mapped = values if getattr(values, "filename", None) is not None and hasattr(values, "offset") else mapped
+        values = getattr(values, "base", None)
+    if mapped is not None and os.path.exists(mapped.filename):
+        size, needed = os.stat(mapped.filename).st_size, mapped.offset + mapped.nbytes
+        if size < needed:
+            cut = f"file {mapped.filename} has {size:,} bytes, and {needed:,} were mapped"
+            raise BadInput(f"{name} must be a whole file, but {cut}; write it again")
+
+
 def as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
+    if isinstance(values, Pool):
+        remedy = "gcr.LastLayerGradients(pool.features, pool.residuals) has its gradients"
+        raise BadInput(f"{name} must be an array, got a Pool; {remedy}")
+    check_mapped(name, values)
+    if any(step < 0 or step % values.itemsize for step in getattr(values, "strides", ())):  # torch knows no such view
+        values = values.copy()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a file mapped for reading
             return torch.as_tensor(values, device=device).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        if hasattr(values, "copy") and hasattr(values, "strides"):  # a NumPy view with steps that torch does not know
-            return torch.as_tensor(values.copy(), device=device)
         raise BadInput(f"{name} must be an array of numbers ({error})") from None
 
 
@@ -48,8 +71,6 @@ def as_matrix(name: str, values: Any, device: torch.device) -> Tensor:
         raise BadInput(f"{name} must be real numbers, got {matrix.dtype}")
     if matrix.dim() != 2 or len(matrix) == 0:
         raise BadInput(f"{name} must be a matrix with at least one row, got shape {tuple(matrix.shape)}")
-    if not matrix.is_floating_point():
-        matrix = matrix.double()
     finite = torch.cat([torch.isfinite(rows).all(1) for rows in matrix.split(max(BLOCK // max(matrix.shape[1], 1), 1))])
     broken = torch.nonzero(~finite).flatten()
     if len(broken):
@@ -70,7 +91,7 @@ def as_gradients(name: str, gradients: Any, device: torch.device) -> LastLayerGr
 
 def as_targets(target: Any, like: LastLayerGradients) -> list[Tensor]:
     """Gradients to match as [c, f (+ 1)] matrices: one, or as many as a list or tuple has."""
-    several = isinstance(target, list | tuple) and bool(target) and not isinstance(target[0], int | float)
+    several = isinstance(target, list | tuple) and bool(target) and not is_number(target[0])
     return [_target(one, like) for one in (target if several else [target])]
 
 
@@ -92,12 +113,25 @@ def _target(target: Any, like: LastLayerGradients) -> Tensor:
 
 
 def as_labels(name: str, values: Any, n: int, device: torch.device) -> Tensor:
+    first = values[0] if isinstance(values, list | tuple) and values else None
+    if isinstance(first, str) or getattr(getattr(values, "dtype", None), "kind", None) in ("U", "S", "O"):
+        numbered = f"np.unique({name}, return_inverse=True)[1] numbers them"
+        raise BadInput(f"{name} must be an array of numbers, got text or objects; {numbered}")
     labels = as_tensor(name, values, device)
     if labels.shape != (n,):
         raise BadInput(f"{name} must be one per row ({n}), got shape {tuple(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex():
         raise BadInput(f"{name} must be whole numbers, got {labels.dtype}")
     return labels.long()
+
+
+def as_division(labels: Any, groups: Any, n: int, device: torch.device) -> Tensor | None:
+    """The class or group of each row [n], if there are any."""
+    if labels is not None and groups is not None:
+        raise BadInput("labels and groups both divide the rows; give one of them")
+    if labels is None and groups is None:
+        return None
+    return as_labels("labels", labels, n, device) if groups is None else as_labels("groups", groups, n, device)
 
 
 def as_weights(name: str, values: Any, n: int, device: torch.device) -> Tensor:
@@ -108,6 +142,18 @@ def as_weights(name: str, values: Any, n: int, device: torch.device) -> Tensor:
     if len(wrong):
         raise BadInput(f"{name} must be >= 0 and finite, got {weights[wrong[0]].item()} in row {int(wrong[0])}")
     return weights
+
+
+def as_pool_weights(weights: Any, n: int, device: torch.device, target: Any) -> tuple[Tensor, bool]:
+    """What each row counts for in the pool's sum [n], and whether chosen rows have weight 1."""
+    ones = torch.ones(n, dtype=torch.float64, device=device)
+    if weights is None or isinstance(weights, str):
+        if weights not in (None, "fitted", "unit"):
+            raise BadInput(f"weights must be 'fitted', 'unit' or one number per row, got {weights!r}")
+        return ones, weights == "unit"
+    if target is not None:
+        raise BadInput("weights per row say what counts in the pool's sum, which a target replaces; leave out one")
+    return as_weights("weights", weights, n, device), False
 
 
 def as_rows(name: str, values: Any, n: int, device: torch.device) -> Tensor:
@@ -124,13 +170,12 @@ def as_rows(name: str, values: Any, n: int, device: torch.device) -> Tensor:
     return rows
 
 
-def check_mapped(name: str, values: Any, remedy: str) -> None:
-    """A mapped file that is read again and again must fit in this machine's memory."""
-    if hasattr(values, "nbytes") and getattr(values, "filename", None) is not None:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if values.nbytes > memory:
-            size, room = values.nbytes / 2**30, memory / 2**30
-            raise BadInput(f"{name} must fit in memory ({room:.1f} GiB), got {size:.1f} GiB; {remedy}")
+def check_memory(name: str, needed: int, device: torch.device, remedy: str) -> None:
+    """Whether this machine has the bytes that a computation on a CPU will hold."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.type == "cpu" and needed > memory:
+        size, room = needed / 2**30, memory / 2**30
+        raise BadInput(f"{name} must fit in memory ({room:.1f} GiB), got {size:.1f} GiB to hold; {remedy}")
 
 
 def like_input(values: Any, chosen: Coreset) -> Coreset:

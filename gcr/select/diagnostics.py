@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcr.select.checks import as_gradients, as_targets
+from gcr.select.checks import as_division, as_gradients, as_pool_weights, as_targets
 from gcr.select.coreset import Coreset, Pool, rows_by_class
 from gcr.select.gradients import LastLayerGradients
 from gcr.settings import BadInput
@@ -43,42 +43,83 @@ class Explanation:
     cosine: float | None = None  # of the chosen rows' gradient with the target, if one is given
 
 
-def explain(coreset: Coreset, pool: Any, by_class: bool = True, target: Any = None) -> Explanation:
+def explain(
+    coreset: Coreset,
+    pool: Any,
+    by_class: bool = True,
+    target: Any = None,
+    *,
+    labels: Any = None,
+    groups: Any = None,
+    weights: Any = None,
+) -> Explanation:
     """Diagnose ``coreset``, chosen from ``pool``: a ``Pool`` with features and residuals, or gradients.
 
-    Where it was chosen without labels, ``by_class=False`` measures the error over the whole pool. ``target`` is that of
-    ``select_coreset``. Of several, errors are added up in squares, and ``per_class`` has the rows of each.
+    ``target``, ``labels`` or ``groups`` and ``weights`` are those of ``select_coreset``; a ``Pool`` has labels and
+    weights of its own, and ``by_class=False`` measures its error as a whole. With ``weights="unit"`` random rows have
+    weight 1 too. A target is measured whole, whatever the groups. Of several, errors are added up in squares, and
+    ``per_class`` has the rows of each.
     """
-    if target is not None or not isinstance(pool, Pool):
-        return _explain_target(coreset, pool, target)
-    if pool.features is None or pool.residuals is None:
-        raise BadInput("pool must have features and residuals to be explained; gcr.collect gives both")
-    gradients = LastLayerGradients(pool.features, pool.residuals)
-    old = pool.weights.double()
-    rows = torch.as_tensor(coreset.rows, device=old.device)
-    weights = torch.as_tensor(coreset.weights, device=old.device).double()
-    new = torch.zeros_like(old).index_add(0, rows, weights)
-    labels = pool.labels if by_class else torch.zeros_like(pool.labels)
-    classes = rows_by_class(labels)
+    gradients = _gradients_of(pool, checked=target is not None)
+    n, device = len(gradients), gradients.features.device
+    rows = torch.as_tensor(coreset.rows, device=device)
+    chosen = torch.as_tensor(coreset.weights, device=device).double()
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < n:
+        raise BadInput(f"pool must be the one that was chosen from, got {n} rows and a coreset with {int(rows.max())}")
+    old, unit = as_pool_weights(weights, n, device, target)
+    division = as_division(labels, groups, n, device)
+    if target is not None:
+        return _explain_target(coreset, gradients, rows, chosen, target, unit)
+    if coreset.serves is not None:
+        raise BadInput("target must be given to explain rows that were matched to several; the same list")
+    if isinstance(pool, Pool):
+        old = pool.weights.double() if weights is None or isinstance(weights, str) else old
+    own = pool.labels if isinstance(pool, Pool) else torch.zeros(n, dtype=torch.int64, device=device)
+    named = own if division is None else division
+    classes = rows_by_class(named if division is not None or by_class else torch.zeros_like(named))
+    new = torch.zeros_like(old).index_add(0, rows, chosen)
     in_coreset = torch.zeros_like(old, dtype=torch.bool).index_fill(0, rows, True)
     counts = [int(in_coreset[members].sum()) for members in classes]
     generator = torch.Generator().manual_seed(0)
     by_chance = [
-        _error(gradients, classes, old - _random_weights(old, classes, counts, generator))
+        _error(gradients, classes, old - _random_weights(old, classes, counts, unit, generator))
         for _ in range(RANDOM_SUBSETS)
     ]
-    uniform = sum(by_chance) / RANDOM_SUBSETS
-    error = _error(gradients, classes, old - new)
+    error, length = _error(gradients, classes, old - new), _error(gradients, classes, old)
+    per_class = {int(c): int(in_coreset[named == c].sum()) for c in torch.unique(named)}
+    return _report(chosen, error, length, sum(by_chance) / RANDOM_SUBSETS, per_class)
+
+
+def _gradients_of(pool: Any, checked: bool) -> LastLayerGradients:
+    """A ``Pool`` of a run may hold what is not finite; a caller's arrays are looked at."""
+    if isinstance(pool, Pool):
+        if pool.features is None or pool.residuals is None:
+            raise BadInput("pool must have features and residuals to be explained; gcr.collect gives both")
+        gradients = LastLayerGradients(pool.features, pool.residuals)
+        return as_gradients("pool", gradients, pool.features.device) if checked else gradients
+    first = pool.features if isinstance(pool, LastLayerGradients) else pool
+    return as_gradients("pool", pool, first.device if isinstance(first, Tensor) else torch.device("cpu"))
+
+
+def _report(
+    weights: Tensor,
+    error: float,
+    length: float,
+    uniform: float,
+    per_class: dict[int, int],
+    cosine: float | None = None,
+) -> Explanation:
     return Explanation(
         gradient_error=error,
-        gradient_length=_error(gradients, classes, old),
+        gradient_length=length,
         uniform_error=uniform,
         relative_to_uniform=error / uniform if uniform > 0 else 0.0,
         total_weight=float(weights.sum()),
-        smallest_weight=float(weights.min()),
-        largest_weight=float(weights.max()),
+        smallest_weight=float(weights.min()) if len(weights) else 0.0,
+        largest_weight=float(weights.max()) if len(weights) else 0.0,
         effective_size=float(weights.sum() ** 2 / weights.square().sum().clamp_min(1e-300)),
-        per_class={int(c): int(in_coreset[pool.labels == c].sum()) for c in torch.unique(pool.labels)},
+        per_class=per_class,
+        cosine=cosine,
     )
 
 
@@ -90,49 +131,42 @@ def _error(gradients: LastLayerGradients, classes: list[Tensor], difference: Ten
     return math.sqrt(squares)
 
 
-def _random_weights(old: Tensor, classes: list[Tensor], counts: list[int], generator: torch.Generator) -> Tensor:
+def _random_weights(
+    old: Tensor, classes: list[Tensor], counts: list[int], unit: bool, generator: torch.Generator
+) -> Tensor:
     weights = torch.zeros_like(old)
     for rows, count in zip(classes, counts, strict=True):
         if count:
             chosen = rows[torch.randperm(len(rows), generator=generator)[:count].to(rows.device)]
-            weights[chosen] = old[rows].sum() / count
+            weights[chosen] = 1.0 if unit else old[rows].sum() / count
     return weights
 
 
-def _explain_target(coreset: Coreset, pool: Any, target: Any) -> Explanation:
-    if isinstance(pool, Pool):
-        pool = LastLayerGradients(pool.features, pool.residuals)  # type: ignore[arg-type]
-    first = pool.features if isinstance(pool, LastLayerGradients) else pool
-    device = first.device if isinstance(first, Tensor) else torch.device("cpu")
-    gradients = as_gradients("gradients", pool, device)
-    rows = torch.as_tensor(coreset.rows, device=device)
-    weights = torch.as_tensor(coreset.weights, device=device).double()
-    one = torch.ones(len(gradients), dtype=torch.float64, device=device)
-    goals = [gradients.weighted_sum(one)] if target is None else as_targets(target, gradients)
+def _explain_target(
+    coreset: Coreset, gradients: LastLayerGradients, rows: Tensor, weights: Tensor, target: Any, unit: bool
+) -> Explanation:
+    device = rows.device
+    goals = as_targets(target, gradients)
     serves = torch.zeros_like(rows) if coreset.serves is None else torch.as_tensor(coreset.serves, device=device)
+    served = int(serves.max()) + 1 if len(serves) else 1
+    if served > len(goals) or (len(goals) > 1 and coreset.serves is None):
+        raise BadInput(f"target must be what the rows were matched to, {served} of them, got {len(goals)}")
     mine = [torch.nonzero(serves == number).flatten() for number in range(len(goals))]
     goal = torch.stack(goals)
     reached = torch.stack([_sum_of(gradients, rows[own], weights[own]) for own in mine])
+    one = torch.ones(len(gradients), dtype=torch.float64, device=device)
     generator, by_chance = torch.Generator().manual_seed(0), list[float]()
     for _ in range(RANDOM_SUBSETS):
         some = [torch.randperm(len(gradients), generator=generator)[: len(own)].to(device) for own in mine]
         random = torch.stack([_sum_of(gradients, own, one[: len(own)]) for own in some])
-        scale = (random * goal).sum((1, 2), True) / random.square().sum((1, 2), True).clamp_min(1e-300)
-        by_chance.append(float(torch.linalg.vector_norm(goal - scale.clamp_min(0) * random)))
+        if not unit:
+            scale = (random * goal).sum((1, 2), True) / random.square().sum((1, 2), True).clamp_min(1e-300)
+            random = scale.clamp_min(0) * random
+        by_chance.append(float(torch.linalg.vector_norm(goal - random)))
     error, uniform = float(torch.linalg.vector_norm(goal - reached)), sum(by_chance) / RANDOM_SUBSETS
     length, own_length = float(torch.linalg.vector_norm(goal)), float(torch.linalg.vector_norm(reached))
-    return Explanation(
-        gradient_error=error,
-        gradient_length=length,
-        uniform_error=uniform,
-        relative_to_uniform=error / uniform if uniform > 0 else 0.0,
-        total_weight=float(weights.sum()),
-        smallest_weight=float(weights.min()) if len(weights) else 0.0,
-        largest_weight=float(weights.max()) if len(weights) else 0.0,
-        effective_size=float(weights.sum() ** 2 / weights.square().sum().clamp_min(1e-300)),
-        per_class={number: len(own) for number, own in enumerate(mine)},
-        cosine=float((goal * reached).sum()) / (length * own_length) if length * own_length > 0 else 0.0,
-    )
+    cosine = float((goal * reached).sum()) / (length * own_length) if length * own_length > 0 else 0.0
+    return _report(weights, error, length, uniform, {number: len(own) for number, own in enumerate(mine)}, cosine)
 
 
 def _sum_of(gradients: LastLayerGradients, rows: Tensor, weights: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gcr.select.checks import as_matrix, as_rows, check_budget, check_mapped, like_input
+from gcr.select.checks import as_matrix, as_rows, check_budget, check_memory, is_number, is_whole, like_input
 from gcr.select.coreset import Coreset, Pool, choose_per_class
 from gcr.select.cuda_graph import capture
 from gcr.settings import BadInput, Settings
@@ -60,10 +60,11 @@ def k_centre(
     ([0, 3, 2], 'every row is within 0.1 of a chosen one')
     """
     device = features.device if isinstance(features, Tensor) else torch.device("cpu")
-    if projection is None:
-        check_mapped("features", features, "give projection=, the numbers to keep of a row")
     rows = as_matrix("features", features, device)
     n = len(rows)
+    if projection is None:  # the rows themselves, which are read again and again, and their copies in float32
+        needed = rows.numel() * (rows.element_size() + 4)
+        check_memory("features", needed, device, "give projection=, the numbers to keep of a row")
     check_budget(budget, n)
     first = None
     if keep is not None:
@@ -73,6 +74,8 @@ def k_centre(
         if budget < len(first):
             raise BadInput(f"budget must be at least the number of kept rows, {len(first)}, got {budget}")
     if start is not None:
+        if not is_whole(start):
+            raise BadInput(f"start must be the number of a row, got {start}")
         first = as_rows("start", [start], n, device)
     if projection is not None:
         rows = _projected(rows, projection)
@@ -255,14 +258,17 @@ class TopWalk:
 
 
 def _projected(rows: Tensor, projection: Any) -> Tensor:
-    """The rows times a matrix [d, p], or times a random one of p columns: [n, p] float32, float64 for float64 rows."""
+    """The rows times a matrix [d, p], or a random one of p columns: [n, p], in float64 for float64 and integers."""
     d = rows.shape[1]
-    kind = torch.float64 if rows.dtype == torch.float64 else torch.float32
-    if isinstance(projection, int) and not isinstance(projection, bool):
+    small = rows.dtype in (torch.float16, torch.bfloat16, torch.float32)
+    kind = torch.float32 if small else torch.float64
+    if is_number(projection):
+        if not is_whole(projection):
+            raise BadInput(f"projection must be a whole number of columns or a matrix, got {projection}")
         if projection < 1:
             raise BadInput(f"projection must be a number of columns >= 1 or a matrix, got {projection}")
         generator = torch.Generator().manual_seed(0)
-        matrix = torch.randn(d, projection, generator=generator) / projection**0.5
+        matrix = torch.randn(d, int(projection), generator=generator) / int(projection) ** 0.5
     else:
         matrix = as_matrix("projection", projection, rows.device)
         if len(matrix) != d:

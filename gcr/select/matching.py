@@ -21,7 +21,9 @@ from gcr.settings import BadInput
 
 BATCH_BYTES = 2**28  # of factors, or of Gram matrices, that are held at once
 BLOCKS_FROM = 2**13  # rows of a problem from which blocks of rounds are faster,
-BLOCKS_WORK = 2**35  # or numbers that ``omp_factors`` would multiply
+BLOCKS_WORK = 2**35  # or numbers that ``omp_factors`` would multiply,
+ALONE_FROM = 2**10  # or rows of one problem on a CPU whose gradients have more numbers than it has rows to choose,
+WIDE = 512  # and at least these
 TOGETHER = 4  # problems from which a GPU solves them together, round by round,
 FEW = 256  # where none is to have more rows: those that leave cost O(rows^3)
 
@@ -116,7 +118,9 @@ def _prefers_blocks(problems: Problems, shares: Tensor) -> bool:
     if len(shares) >= TOGETHER and most <= FEW and _room_for_large(shares.device):
         return False
     work = problems.left.shape[2] * problems.right.numel() * most
-    return problems.left.shape[1] >= BLOCKS_FROM or work >= BLOCKS_WORK
+    rows, width = problems.left.shape[1], problems.left.shape[2] * problems.right.shape[2]
+    alone = len(shares) == 1 and shares.device.type == "cpu" and width >= max(WIDE, most)
+    return rows >= (ALONE_FROM if alone else BLOCKS_FROM) or work >= BLOCKS_WORK
 
 
 def _room_for_large(device: torch.device) -> int:
@@ -160,6 +164,7 @@ def match_targets(
     cost: Tensor | None,
     ridge: float,
     tolerance: float,
+    names: list[int] | None = None,
 ) -> Coreset:
     """Rows of each group that match its share of each target ([c, f] matrices), or the group's own sum.
 
@@ -170,12 +175,15 @@ def match_targets(
     free = torch.ones(len(gradients), dtype=torch.bool, device=weights.device)
     is_kept = torch.zeros_like(free).index_fill(0, keep, True)
     whole, parts, missing = float(sum(budgets)), list[tuple[Tensor, Tensor, int]](), 0.0
-    for rows, budget in zip(groups, budgets, strict=True):
+    for group, (rows, budget) in enumerate(zip(groups, budgets, strict=True)):
         kept = torch.nonzero(is_kept[rows]).flatten()
         needed = len(kept) if cost is None else float(cost[rows][kept].sum())
         if budget < needed:
             what = "number of kept rows" if cost is None else "cost of the kept rows"
-            raise BadInput(f"budget must be at least the {what}, {needed:g}, got {budget:g}")
+            if names is None:
+                raise BadInput(f"budget must be at least the {what}, {needed:g}, got {budget:g}")
+            given = f"{needed:g}, but the share of group {names[group]} is {budget:g} of {whole:g}"
+            raise BadInput(f"budget must give each group at least the {what}, {given}; a dict has one for each group")
         shares: list[float] = [budget]
         if targets is not None:
             equal = class_budgets([len(rows)] * len(targets), int(budget)) if cost is None else None
@@ -202,6 +210,9 @@ def match_targets(
     serves = torch.cat([torch.full_like(rows, number) for rows, _, number in parts])[order]
     note = f"matching ended {missing:g} rows below the budget: no other row comes nearer" if missing >= 1 else ""
     several = targets is not None and len(targets) > 1
+    empty = [number for number in range(len(targets or [])) if not bool((serves == number).any())] if several else []
+    if empty:
+        note = "; ".join([*([note] if note else []), f"no row for target {', '.join(map(str, empty))}"])
     return Coreset(chosen[order], torch.cat([part for _, part, _ in parts])[order], note, serves if several else None)
 
 

@@ -33,7 +33,7 @@ from damage import (
     printed,
     right_facts,
 )  # fmt: skip
-from victims import check_whole, command, link_state, sealed, unmeasured
+from victims import check_mapped, command, link_state, sealed, unmeasured
 
 DEEP: Any = 1
 for _ in range(55):
@@ -146,7 +146,7 @@ def reseal_kind(kind: Kind, folder: Path, number: int, seed: int) -> Tally:
         if (file.parent / "learner.json").exists():
             link_state(file.parent)
         else:
-            check_whole(file.name, content)
+            check_mapped(file.name, content)
         refused = False
         for name, each in uses.items():
             ended = Child(each.use, work).wait(HUNG_SECONDS)

@@ -16,7 +16,7 @@ from typing import Any
 
 from children import KILL, Child, Layer, Tally, in_child
 from conftest import ROOT, wait_until
-from victims import check_whole, command, make_cache, make_state, names, run_facts, state_facts
+from victims import check_mapped, command, make_cache, make_state, names, run_facts, state_facts
 
 SEEDS = 12
 
@@ -105,7 +105,7 @@ def _lost(work: Path) -> list[str]:
     """While the others go on: what is there is whole."""
     for file in work.glob("runs/*/*/[!.]*"):
         try:
-            check_whole(file.name, file.read_bytes())
+            check_mapped(file.name, file.read_bytes())
         except FileNotFoundError:  # a checkpoint, meanwhile replaced by a newer one
             continue
         except Exception:

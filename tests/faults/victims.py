@@ -99,7 +99,7 @@ def whole_runs(folder: Path) -> Any:
     """The facts of a finished run, None of another; an error if a file that is there is not whole."""
     files = [path for path in (folder / "runs").rglob("*") if path.is_file() and not path.name.startswith(".")]
     for file in files:
-        check_whole(file.name, file.read_bytes())
+        check_mapped(file.name, file.read_bytes())
     return run_facts(folder) if any(file.name == "result.json" for file in files) else None
 
 
@@ -342,7 +342,7 @@ def link_state(folder: Path) -> None:
     file.write_text(json.dumps(values | {"sha256": hashlib.sha256(own).hexdigest()}, indent=1) + "\n")
 
 
-def check_whole(name: str, content: bytes) -> None:
+def check_mapped(name: str, content: bytes) -> None:
     """A ValueError or safetensors' own error if a file that a run wrote is not all there, or has no digest."""
     if name.endswith(".safetensors"):
         from safetensors.torch import load

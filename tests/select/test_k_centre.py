@@ -154,11 +154,31 @@ def test_a_file_mapped_for_reading(tmp_path):
     assert gcr.k_centre(mapped, 9).rows.tolist() == gcr.k_centre(np.array(mapped), 9).rows.tolist()
 
 
-def test_a_mapped_file_larger_than_memory(tmp_path, monkeypatch):
-    mapped = np.lib.format.open_memmap(tmp_path / "features.npy", mode="w+", dtype=np.float32, shape=(4096, 4))
-    monkeypatch.setattr("os.sysconf", lambda name: 2 if name == "SC_PHYS_PAGES" else 4096)
-    with pytest.raises(BadInput, match=r"features must fit in memory .* give projection="):
-        gcr.k_centre(mapped, 9)
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.uint8])
+def test_what_does_not_fit_in_memory(tmp_path, monkeypatch, kind):
+    """64 pages of features as float32; a machine with one page less than rows and copies take."""
+    mapped = np.lib.format.open_memmap(tmp_path / "features.npy", mode="w+", dtype=kind, shape=(65536, 1))
+    pages = 64 + 16 * mapped.itemsize
+    for values in (mapped, np.asarray(mapped), torch.from_numpy(mapped)):
+        monkeypatch.setattr("os.sysconf", lambda name: pages - 1 if name == "SC_PHYS_PAGES" else 4096)
+        with pytest.raises(BadInput, match=r"features must fit in memory .* give projection="):
+            gcr.k_centre(values, 9)
+        with pytest.raises(BadInput, match=r"gradients must fit in memory .* divide the rows by groups="):
+            gcr.select_coreset(values, 9)
+        monkeypatch.setattr("os.sysconf", lambda name: pages if name == "SC_PHYS_PAGES" else 4096)
+        assert len(gcr.k_centre(values, 2).rows) == 2
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.uint16, bool])
+def test_whole_numbers_are_computed_as_float64(kind):
+    features = np.random.default_rng(0).integers(0, 2 if kind is bool else 90, (50, 4)).astype(kind)
+    for choose in (gcr.k_centre, gcr.select_coreset):
+        plain, wide = choose(features, 9), choose(features.astype(np.float64), 9)
+        assert plain.rows.tolist() == wide.rows.tolist()
+        assert plain.weights.tolist() == wide.weights.tolist()
+        assert plain.weights.dtype == wide.weights.dtype
+    projected = gcr.k_centre(features, 9, projection=3)
+    assert projected.rows.tolist() == gcr.k_centre(features.astype(np.float64), 9, projection=3).rows.tolist()
 
 
 @pytest.mark.parametrize(
@@ -172,6 +192,8 @@ def test_a_mapped_file_larger_than_memory(tmp_path, monkeypatch):
         ({"keep": [10]}, "keep must have row numbers from 0 to 9, got 10"),
         ({"keep": [0.5]}, "keep must be a list of row numbers"),
         ({"start": -1}, "start must have row numbers from 0 to 9, got -1"),
+        ({"start": 1.5}, "start must be the number of a row, got 1.5"),
+        ({"projection": 1.5}, "projection must be a whole number of columns or a matrix, got 1.5"),
         ({"start": 1, "keep": [2]}, "keep and start exclude each other"),
         ({"projection": 0}, "projection must be a number of columns >= 1 or a matrix, got 0"),
         ({"projection": np.ones((4, 2))}, "projection must have a row for each of the 3 features, got shape (4, 2)"),

@@ -1,5 +1,7 @@
 """``select_coreset`` with targets, groups, kept rows and costs, and the blocks of rounds that solve them."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,17 @@ def test_large_pools_give_the_same_as_small_ones(monkeypatch):
             by_blocks = gcr.select_coreset(factors, 70, labels=divided)
         assert by_blocks.rows.tolist() == plain.rows.tolist()
         np.testing.assert_allclose(by_blocks.weights, plain.weights, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("d", "blocks"), [(511, False), (512, True)])
+def test_one_pool_of_wide_gradients_is_solved_by_blocks(d, blocks, monkeypatch):
+    rows, used, solve = random_rows(1100, d), [], matching._by_blocks
+    monkeypatch.setattr(matching, "_by_blocks", lambda *args: (used.append(1), solve(*args))[1])
+    chosen = gcr.select_coreset(rows, 20)
+    assert bool(used) == blocks
+    support, weights = textbook(rows, rows.sum(0), 20, 0.5)
+    assert chosen.rows.tolist() == sorted(support)
+    np.testing.assert_allclose(weights_of(chosen, 1100), weights, rtol=1e-7, atol=1e-9)
 
 
 def test_rows_that_float32_cannot_tell_apart(monkeypatch):
@@ -131,6 +144,33 @@ def test_explain_measures_the_distance_to_the_target():
     assert about.cosine == pytest.approx(0.8)
     assert about.uniform_error == pytest.approx(np.mean([3.0] * 10), abs=1.0)
     assert gcr.explain(gcr.select_coreset(rows, 2), rows).gradient_error == pytest.approx(0, abs=1e-9)
+
+
+def test_explain_compares_with_what_was_matched():
+    rows, groups = random_rows(), np.arange(60) % 2
+    old = np.random.default_rng(1).random(60) * 9
+    chosen = gcr.select_coreset(rows, 20, weights=old, groups=groups)
+    apart = [(groups == g) @ np.diag(old - weights_of(chosen, 60)) @ rows for g in (0, 1)]
+    about = gcr.explain(chosen, rows, weights=old, groups=groups)
+    assert about.gradient_error == pytest.approx(np.linalg.norm(apart))
+    assert about.gradient_error < 0.1 * gcr.explain(chosen, rows).gradient_error
+    assert about.per_class == {0: 10, 1: 10}
+    unit = gcr.select_coreset(rows, 20, weights="unit")
+    assert gcr.explain(unit, rows, weights="unit").relative_to_uniform < 1
+
+
+def test_explain_refuses_what_does_not_fit():
+    rows, targets = random_rows(), [np.eye(8)[0], np.eye(8)[1]]
+    several, one = gcr.select_coreset(rows, 8, target=targets), gcr.select_coreset(rows, 8, target=targets[0])
+    for call, message in (
+        (lambda: gcr.explain(several, rows), "target must be given"),
+        (lambda: gcr.explain(several, rows, target=targets[0]), "matched to, 2 of them, got 1"),
+        (lambda: gcr.explain(one, rows, target=targets), "matched to, 1 of them, got 2"),
+        (lambda: gcr.explain(one, rows[: one.rows.max()]), "pool must be the one that was chosen from"),
+        (lambda: gcr.explain(one, rows, weights=np.ones(59)), "weights must be one per row"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            call()
 
 
 def test_unit_weights_keep_the_rows():
@@ -212,6 +252,50 @@ def test_mapped_files_are_accepted(tmp_path):
     assert mapped.weights.tolist() == held.weights.tolist()
 
 
+def test_numbers_of_numpy_are_numbers():
+    rows, cost = random_rows(), np.ones(60)
+    for given, plain in (
+        ({"budget": np.int64(5), "ridge": np.float32(0.5)}, {"budget": 5}),
+        ({"budget": np.int64(5), "cost": cost}, {"budget": 5, "cost": cost}),
+        ({"budget": np.float32(5), "cost": cost}, {"budget": 5, "cost": cost}),
+        ({"budget": 5, "target": list(rows.sum(0))}, {"budget": 5, "target": rows.sum(0)}),
+    ):
+        ours, theirs = gcr.select_coreset(rows, **given), gcr.select_coreset(rows, **plain)
+        assert (ours.rows.tolist(), ours.weights.tolist()) == (theirs.rows.tolist(), theirs.weights.tolist())
+        assert ours.serves is None
+    by_number = gcr.k_centre(rows, np.int64(5), projection=np.int64(4), start=np.int64(1))
+    assert by_number.rows.tolist() == gcr.k_centre(rows, 5, projection=4, start=1).rows.tolist()
+
+
+def test_a_target_without_rows_is_named():
+    targets = [np.eye(8)[0], np.eye(8)[1], np.eye(8)[2]]
+    assert gcr.select_coreset(random_rows(), 1, target=targets).note == "no row for target 1, 2"
+    assert gcr.select_coreset(random_rows(), 3, target=targets).note == ""
+    assert gcr.BadInput is BadInput
+
+
+def test_a_mapped_file_cut_short_afterwards(tmp_path):
+    """Reading beyond its end would end the process, so the error comes first."""
+    np.save(tmp_path / "rows.npy", random_rows(4000, 8))
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    calls = (
+        lambda: gcr.select_coreset(mapped, 5),
+        lambda: gcr.select_coreset(gcr.LastLayerGradients(np.asarray(mapped)[2000:], np.ones((2000, 1))), 5),
+        lambda: gcr.select_coreset(random_rows(), 5, target=mapped),
+        lambda: gcr.k_centre(mapped[3000:], 5),
+        lambda: gcr.explain(gcr.Coreset(np.arange(2), np.ones(2)), mapped),
+        lambda: gcr.Buffer(5).add(mapped, np.zeros(4000, int)),
+        lambda: gcr.CoresetSelector(5).fit(mapped, np.zeros(4000, int)),
+    )
+    os.truncate(tmp_path / "rows.npy", 10_000)
+    try:
+        for call in calls:
+            with pytest.raises(BadInput, match=r"rows.npy has 10,000 bytes, and 256,128 were mapped"):
+                call()
+    finally:
+        os.truncate(tmp_path / "rows.npy", 256_128)  # so that a report may print the array
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -227,6 +311,16 @@ def test_mapped_files_are_accepted(tmp_path):
         ({"target": np.ones(8), "replace": 1}, "leave it out with target, keep or cost"),
         ({"target": [np.ones(8), np.ones(8)], "keep": [1]}, "keep goes with one target, got 2"),
         ({"keep": list(range(10))}, "budget must be at least the number of kept rows, 10, got 5"),
+        (
+            {"budget": 4, "groups": np.arange(60) % 4, "keep": [0, 4]},
+            "each group at least the number of kept rows, 2, but the share of group 0 is 1 of 4; a dict",
+        ),
+        (
+            {"groups": np.array(["a", "b"] * 30)},
+            "numbers, got text or objects; np.unique(groups",
+        ),
+        ({"gradients": gcr.Pool(torch.zeros(3), torch.ones(3))}, "got a Pool; gcr.LastLayerGradients(pool.features"),
+        ({"budget": {0: "1", 1: 2}, "groups": np.arange(60) % 2, "cost": np.ones(60)}, "budget of group 0 must be"),
         ({"keep": [60]}, "keep must have row numbers from 0 to 59, got 60"),
         ({"keep": [1], "cost": np.full(60, 9.0), "budget": 9.5}, None),
         ({"keep": [1, 2], "cost": np.full(60, 9.0), "budget": 9.5}, "at least the cost of the kept rows, 18, got 9.5"),
