@@ -71,12 +71,17 @@ def as_matrix(name: str, values: Any, device: torch.device) -> Tensor:
         raise BadInput(f"{name} must be real numbers, got {matrix.dtype}")
     if matrix.dim() != 2 or len(matrix) == 0:
         raise BadInput(f"{name} must be a matrix with at least one row, got shape {tuple(matrix.shape)}")
+    check_finite(name, matrix)
+    return matrix
+
+
+def check_finite(name: str, matrix: Tensor, first: int = 0) -> None:
+    """Names rows that are not finite; they are counted from ``first`` on."""
     finite = torch.cat([torch.isfinite(rows).all(1) for rows in matrix.split(max(BLOCK // max(matrix.shape[1], 1), 1))])
-    broken = torch.nonzero(~finite).flatten()
+    broken = torch.nonzero(~finite).flatten() + first
     if len(broken):
         shown = ", ".join(map(str, broken[:5].tolist())) + (", …" if len(broken) > 5 else "")
         raise BadInput(f"{name} must be finite, got NaN or infinity in {len(broken)} of {len(matrix)} rows: {shown}")
-    return matrix
 
 
 def as_gradients(name: str, gradients: Any, device: torch.device) -> LastLayerGradients:

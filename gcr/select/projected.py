@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from gcr.select.checks import check_finite
 from gcr.settings import BadInput
 
 MAGIC = b"\x93NUMPY\x01\x00"
@@ -148,12 +149,12 @@ def collect_projected(
             if file is not None and begin < done:
                 for row in {begin, min(end, done) - 1} if begin == 0 or end >= done else ():
                     made = projector.rows(inputs[row - begin :][:1], own[row - begin :][:1])
-                    check_finite(made, row)
+                    check_finite("gradients", made, row)
                     file.compare(row, made[0])
             if end > done:
                 first = max(done - begin, 0)
                 rows = projector.rows(inputs[first:], own[first:])
-                check_finite(rows, begin + first)
+                check_finite("gradients", rows, begin + first)
                 held.append(rows) if file is None else file.append(rows)
             if begin == 0:
                 error, checked = projector.check(inputs, own)
@@ -167,17 +168,6 @@ def collect_projected(
             file.stream.close()
     gradients = torch.cat(held) if file is None else file.mapped()
     return ProjectedGradients(gradients, torch.cat(labels), error, projector.stated_error, checked)
-
-
-def check_finite(rows: Tensor, first: int) -> None:
-    """``rows`` are those of the examples from ``first`` on."""
-    broken = torch.nonzero(~torch.isfinite(rows).all(1)).flatten() + first
-    if len(broken):
-        shown = ", ".join(map(str, broken[:5].tolist())) + (", …" if len(broken) > 5 else "")
-        last = first + len(rows) - 1
-        raise BadInput(
-            f"gradients must be finite, got NaN or infinity in {len(broken)} of rows {first} to {last}: {shown}"
-        )
 
 
 class RowFile:
