@@ -178,8 +178,10 @@ def main() -> None:
             given: dict[str, Any] = {"precision": precision} if precision else {}
             if next(method for method in METHODS if method.name == name)().replays:
                 given["buffer"] = options.buffer
+            experiment = compose("seq-digits", name, overrides=given)
+            gigaflops = gigaflops_a_step(new_run(experiment, scenario, options.model, device, "eager"))
             for way in ways.split(","):
-                row = measure(compose("seq-digits", name, overrides=given), scenario, way, device, options, peak)
+                row = measure(experiment, gigaflops, scenario, way, device, options, peak)
                 about["rows"].append(row)
                 row["beside_er"] = beside_er(row, about["rows"])
                 out.write_text(json.dumps(about, indent=2) + "\n")  # what is measured is not lost
@@ -197,7 +199,13 @@ def beside_er(row: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
 
 
 def measure(
-    experiment: Experiment, scenario: Scenario, way: str, device: torch.device, options: Any, peak: float | None
+    experiment: Experiment,
+    gigaflops: float,
+    scenario: Scenario,
+    way: str,
+    device: torch.device,
+    options: Any,
+    peak: float | None,
 ) -> dict[str, Any]:
     """``way`` is a mode, or the size of a captured pack."""
     mode, size = ("captured", int(way)) if way.isdigit() else (way, 1)
@@ -211,10 +219,10 @@ def measure(
         "pack": size,
         "ms": ms,
         "ms_all": times,
-        "gigaflops": gigaflops_a_step(new_run(experiment, scenario, options.model, device, "eager")),
+        "gigaflops": gigaflops,
     }
     if peak:
-        row["peak_share"] = row["gigaflops"] / ms / peak
+        row["peak_share"] = gigaflops / ms / peak
         row["gib"] = torch.cuda.max_memory_reserved() / 2**30
     if mode == "captured":
         alone = statistics.median(
