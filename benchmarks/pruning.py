@@ -30,6 +30,7 @@ from gcr import scenarios, select
 from gcr.augment import DRAWS
 from gcr.models import build
 from gcr.scenarios import Scenario
+from gcr.select.cuda_graph import capture
 
 SHARES = (0.05, 0.1, 0.3)
 SELECTORS: dict[str, Callable[[], select.Selector]] = {
@@ -45,6 +46,7 @@ SELECTORS: dict[str, Callable[[], select.Selector]] = {
     "ocs": select.Ocs,
     "bilevel": select.Bilevel,
 }
+WARM_UP = 3  # steps before one is captured, on a GPU
 SLOW = ("gss", "ocs", "bilevel")  # grow too fast with the pool for 50,000 rows
 
 
@@ -65,24 +67,47 @@ RECIPES = {
 
 def trained(scenario: Scenario, rows: Tensor, weights: Tensor, recipe: Recipe, seed: int, device: str) -> nn.Module:
     """A new network after ``recipe.steps`` steps on some rows, drawn without replacement epoch by epoch."""
+    cuda = device == "cuda"
     net = build("convnet", scenario.image_shape, scenario.n_classes, seed).to(device).train()
-    optimizer = torch.optim.SGD(net.parameters(), recipe.lr, momentum=0.9, weight_decay=5e-4)
+    lr = torch.tensor(recipe.lr, device=device) if cuda else recipe.lr  # a captured step reads it from the device
+    optimizer = torch.optim.SGD(net.parameters(), lr, momentum=0.9, weight_decay=5e-4, fused=cuda)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, recipe.steps)
     images, labels = scenario.train.pixels[rows].to(device), scenario.train.labels[rows].to(device)
     weights = (weights / weights.mean()).float().to(device)
-    g = torch.Generator().manual_seed(seed)
-    order = torch.zeros(0, dtype=torch.int64)
-    for _ in range(recipe.steps):
-        if len(order) < min(recipe.batch, len(rows)):
-            order = torch.randperm(len(rows), generator=g)
-        now, order = order[: recipe.batch].to(device), order[recipe.batch :]
-        views = scenario.views.make("weak", images[now], torch.rand(len(now), DRAWS["weak"], generator=g).to(device))
+    batches, draws = minibatches(len(rows), recipe, seed)
+    batches, draws = batches.to(device), draws.to(device)
+    now, draw = batches[0].clone(), draws[0].clone()
+
+    def step() -> None:
+        views = scenario.views.make("weak", images[now], draw)
         losses = nn.functional.cross_entropy(net(views), labels[now], reduction="none")
         optimizer.zero_grad()
         (losses * weights[now]).mean().backward()
         optimizer.step()
+
+    run = step
+    for i in range(recipe.steps):
+        now.copy_(batches[i])
+        draw.copy_(draws[i])
+        if cuda and i == WARM_UP:
+            run = capture(step).replay
+        run()
         schedule.step()
     return net.eval()
+
+
+def minibatches(n: int, recipe: Recipe, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows of each step, and the numbers its views are drawn with."""
+    g = torch.Generator().manual_seed(seed)
+    size, order = min(recipe.batch, n), torch.zeros(0, dtype=torch.int64)
+    batches, draws = [], []
+    for _ in range(recipe.steps):
+        if len(order) < size:
+            order = torch.randperm(n, generator=g)
+        batches.append(order[:size])
+        order = order[size:]
+        draws.append(torch.rand(size, DRAWS["weak"], generator=g))
+    return torch.stack(batches), torch.stack(draws)
 
 
 def accuracy(net: nn.Module, scenario: Scenario, device: str) -> float:
