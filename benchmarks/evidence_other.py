@@ -24,7 +24,7 @@ def _json(name: str) -> Any:
 def steps() -> str:
     """Milliseconds a step and run on a GPU, by how steps are launched."""
     rows = {(r["method"], r["mode"], r["pack"]): r for r in _json("step-cuda")["rows"]}
-    ways = [("eager", 1), *(("captured", pack) for pack in (1, 4, 8, 16))]
+    ways = [("eager", 1), *(("captured", pack) for pack in (1, 4, 8))]
     methods = ("er", "der++", "gcr")
     lines = [
         [f"{mode}, pack of {pack}" if pack > 1 else mode, *(f"{rows[m, mode, pack]['ms']:.2f}" for m in methods)]
