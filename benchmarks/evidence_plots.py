@@ -1,7 +1,8 @@
-"""The two figures of the docs, drawn by ``benchmarks/evidence.py``: accuracy over tasks, and ours minus the paper's."""
+"""Figures of the docs, drawn by ``benchmarks/evidence.py``: accuracy over tasks, ours minus the paper's, growth."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ COLOURS = {
 
 
 def draw(folder: Path) -> None:
-    for name, figure in (("tasks", over_tasks()), ("evidence", against_the_paper())):
+    for name, figure in (("tasks", over_tasks()), ("evidence", against_the_paper()), ("growth", growth())):
         figure.savefig(folder / f"{name}.svg", bbox_inches="tight", facecolor="white", metadata={"Date": None})
 
 
@@ -87,4 +88,31 @@ def against_the_paper() -> Figure:
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def growth() -> Figure:
+    """Seconds of a selection over the number of rows and over the number chosen, on two cores and on a GPU."""
+    figure = Figure(figsize=(8.2, 3.1), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, name, rest in zip(axes, ("n", "K"), ("K = 500; 10 classes: n / 4", "n = 10,000; 10 classes: 4,000"), strict=True):
+        for where, line in (("cpu", "-"), ("cuda", "--")):
+            library = runs.ROOT / "results" / f"selection-library{'' if where == 'cpu' else '-cuda'}.json"
+            rows = [row for row in json.loads(library.read_text())["growth"] if row["axis"] == name]
+            classes = json.loads((runs.ROOT / "results" / f"selection-{where}.json").read_text())["growth"]
+            classes = [row for row in classes if row["axis"] == name]
+            for what, mine, colour in (
+                ("matching, no classes", rows, "#d55e00"),
+                ("k-centre", [row | row["k_centre"] for row in rows], "#0072b2"),
+                ("matching, 10 classes", classes, "#009e73"),
+            ):
+                label = what if where == "cpu" and name == "n" else None
+                at, seconds = [row[name.lower()] for row in mine], [row["seconds"] for row in mine]
+                axis.loglog(at, seconds, line, color=colour, label=label, marker="o", markersize=3)
+        axis.set(xlabel=name, title=rest)
+        axis.minorticks_off()
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("seconds, two cores; dashed: H200")
+    figure.suptitle("512 features and 10 residuals a row", fontsize=9)
+    axes[0].legend(frameon=False, fontsize=8)
     return figure

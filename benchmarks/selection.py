@@ -4,9 +4,9 @@
     python benchmarks/selection.py --device cuda       the same on a GPU, without the limits on memory
     python benchmarks/selection.py --cords PATH        also the solvers of a CORDS checkout or installation at PATH
 
-Writes ``results/selection-<device>.json`` and ``results/selection-growth-<device>.png``. Data are made: ReLU features
-around a centre per class, residuals of a softmax that is right more often than not. The objective next to a time is
-``L_sub`` summed over classes, so that speed is never bought with a worse answer.
+Writes ``results/selection-<device>.json``. Data are made: ReLU features around a centre per class, residuals of a
+softmax that is right more often than not. The objective next to a time is ``L_sub`` summed over classes, so that speed
+is never bought with a worse answer.
 """
 
 from __future__ import annotations
@@ -227,21 +227,6 @@ def growth(device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def plot(rows: list[dict[str, Any]], path: Path, device: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
-    for axis, name, rest in zip(axes, ("n", "K"), ("K = n / 4", "n = 4,000"), strict=True):
-        mine = [row for row in rows if row["axis"] == name]
-        axis.loglog([row[name.lower()] for row in mine], [1000 * row["seconds"] for row in mine], "o-")
-        axis.set(xlabel=name, ylabel="milliseconds", title=f"{rest}, 10 classes, 512 features ({device})")
-        axis.grid(True, which="both", alpha=0.3)
-    figure.savefig(path, dpi=110)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Selection: time, memory, objective.")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -286,7 +271,6 @@ def main() -> None:
     out = Path("results") / f"selection-{options.device}.json"
     out.parent.mkdir(exist_ok=True)
     out.write_text(json.dumps(about, indent=2) + "\n")
-    plot(grown, out.with_name(f"selection-growth-{options.device}.png"), options.device)
     print(f"written: {out}")
 
 

@@ -5,9 +5,9 @@
     python benchmarks/selection_library.py --device cuda          the same on a GPU
     python benchmarks/selection_library.py --quick                smaller problems in two minutes; writes nothing
 
-Writes ``results/selection-library.json`` (``-cuda``) and a plot of the growth. A part that is run alone replaces its
-own lines there. Seconds come with the processor time of the process and the load of the machine when they were taken.
-anomalib's walk costs the same for every centre, so ``--peer-centres`` of them are timed and the rest is scaled.
+Writes ``results/selection-library.json`` (``-cuda``). A part that is run alone replaces its own lines there. Seconds come
+with the processor time of the process and the load of the machine when they were taken. anomalib's walk costs the same
+for every centre, so ``--peer-centres`` of them are timed and the rest is scaled.
 """
 
 from __future__ import annotations
@@ -174,26 +174,6 @@ def growth(device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def plot(rows: list[dict[str, Any]], path: Path, device: str) -> None:
-    """Processor seconds on a CPU, which other programs disturb less."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    unit = "seconds" if device == "cuda" else "processor_seconds"
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
-    for axis, name, rest in zip(axes, ("n", "K"), ("K = 500", "n = 10,000"), strict=True):
-        mine = [row for row in rows if row["axis"] == name]
-        at = [row[name.lower()] for row in mine]
-        axis.loglog(at, [row[unit] for row in mine], "o-", label="select_coreset, no labels")
-        axis.loglog(at, [row["k_centre"][unit] for row in mine], "s-", label="k_centre")
-        axis.set(xlabel=name, ylabel=unit.replace("_", " "), title=f"{rest}, 512 features ({device})")
-        axis.grid(True, which="both", alpha=0.3)
-        axis.legend()
-    figure.savefig(path, dpi=90)
-
-
 def quick(device: str, anomalib: Path | None) -> None:
     """Small problems now, and the full ones as they were measured, next to their peers."""
     from evidence_library import speed
@@ -246,8 +226,6 @@ def main() -> None:
     )
     written["versions"] = {"gcr": gcr.__version__, "torch": torch.__version__, "numpy": np.__version__}
     out.write_text(json.dumps(written, indent=2) + "\n")
-    if "growth" in written:
-        plot(written["growth"], out.with_name(out.stem + "-growth.png"), device)
     print(f"written: {out}")
 
 

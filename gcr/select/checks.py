@@ -6,7 +6,9 @@ import numbers
 import operator
 import os
 import warnings
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,9 @@ from gcr.select.gradients import LastLayerGradients
 from gcr.settings import BadInput
 
 BLOCK = 2**22  # numbers that are looked at together
+CONTAINER_LIMITS = tuple(  # bytes, where a container has a limit: control groups 2 and 1
+    map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+)
 
 
 def is_whole(value: Any) -> bool:
@@ -176,10 +181,13 @@ def as_rows(name: str, values: Any, n: int, device: torch.device) -> Tensor:
 
 
 def check_memory(name: str, needed: int, device: torch.device, remedy: str) -> None:
-    """Whether this machine has the bytes that a computation on a CPU will hold."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if device.type == "cpu" and needed > memory:
-        size, room = needed / 2**30, memory / 2**30
+    """Whether this machine, or the container on it, has the bytes that a computation on a CPU will hold."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else []
+    for file in CONTAINER_LIMITS:
+        with suppress(OSError, ValueError):  # not there, or "max"
+            limits.append(int(file.read_text()))
+    if device.type == "cpu" and limits and needed > min(limits):
+        size, room = needed / 2**30, min(limits) / 2**30
         raise BadInput(f"{name} must fit in memory ({room:.1f} GiB), got {size:.1f} GiB to hold; {remedy}")
 
 

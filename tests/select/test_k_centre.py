@@ -169,6 +169,17 @@ def test_what_does_not_fit_in_memory(tmp_path, monkeypatch, kind):
         assert len(gcr.k_centre(values, 2).rows) == 2
 
 
+def test_what_does_not_fit_in_a_container(tmp_path, monkeypatch):
+    """Control groups write a number of bytes, or "max"."""
+    monkeypatch.setattr("gcr.select.checks.CONTAINER_LIMITS", (tmp_path / "memory.max", tmp_path / "of-an-older-kind"))
+    features = np.zeros((65536, 1), np.float32)
+    (tmp_path / "memory.max").write_text("400000\n")
+    with pytest.raises(BadInput, match="features must fit in memory"):
+        gcr.k_centre(features, 2)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert len(gcr.k_centre(features, 2).rows) == 2
+
+
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.uint16, bool])
 def test_whole_numbers_are_computed_as_float64(kind):
     features = np.random.default_rng(0).integers(0, 2 if kind is bool else 90, (50, 4)).astype(kind)
