@@ -95,7 +95,9 @@ def growth() -> Figure:
     """Seconds of a selection over the number of rows and over the number chosen, on two cores and on a GPU."""
     figure = Figure(figsize=(8.2, 3.1), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, name, rest in zip(axes, ("n", "K"), ("K = 500; 10 classes: n / 4", "n = 10,000; 10 classes: 4,000"), strict=True):
+    for axis, name, rest in zip(
+        axes, ("n", "K"), ("K = 500; 10 classes: n / 4", "n = 10,000; 10 classes: 4,000"), strict=True
+    ):
         for where, line in (("cpu", "-"), ("cuda", "--")):
             library = runs.ROOT / "results" / f"selection-library{'' if where == 'cpu' else '-cuda'}.json"
             rows = [row for row in json.loads(library.read_text())["growth"] if row["axis"] == name]

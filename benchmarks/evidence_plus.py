@@ -55,7 +55,7 @@ def comparisons() -> str:
         (c.scenario, c.regime): c.group for c in cells("accuracy") if (c.method, c.group.buffer) == ("gcr", 500)
     }
     others = {(g.experiment["scenario"], g.experiment["stream"]["online"], name.split("-as-")[1].split("-")[0]): g
-              for name, g in read("gcr-plus-comparisons").items()}  # fmt: skip
+              for name, g in read("gcr-plus-comparisons").items() if "-as-" in name}  # fmt: skip
     found: list[tuple[str, str, int, str, float | None]] = []
     for regime, scenario in (
         (r, s) for r in ("online", "offline") for s in DATA if s in ("seq-cifar10", "seq-cifar100")
@@ -118,6 +118,50 @@ def ablation() -> str:
                      for cell in CELLS)] for part, name in PARTS.items()]  # fmt: skip
     head = ["without", *(f"{DATA[scenario]} {'online' if on else 'offline'}" for scenario, on in CELLS)]
     return markdown(head, rows)
+
+
+ARMS = {  # name of the runs -> rows kept by
+    "class-balanced": "random rows of each class",
+    "herding": "`herding`",
+    "density": "`density`",
+    "k-centre": "`k-centre`",
+    "typicality": "`typicality`",
+    "reducible-loss": "`reducible-loss`",
+    "grad-approx": "`grad-approx`",
+    "grad-approx-unit": "`grad-approx`, unit weights",
+    "grad-approx-power-0.5": "`grad-approx`, `power=0.5`",
+    "grad-approx-power-0": "`grad-approx`, `power=0`",
+    "herding-predictor": "`herding` on the average's features",
+    "grad-approx-predictor": "`grad-approx` on the average's gradients",
+    "low-loss": "`balanced-reservoir`, `evict=loss`",
+}
+
+
+def selections() -> str:
+    """`gcr+` with other selections minus its own, 500 examples in all; * after Holm's correction over a cell's arms."""
+    groups: dict[tuple[str, bool, str], Group] = {}
+    for name, group in read("gcr-plus-comparisons").items():
+        cell = group.experiment["scenario"], group.experiment["stream"]["online"]
+        if "-keeps-" in name:
+            groups[(*cell, name.split("-keeps-")[1].rsplit("-k", 1)[0])] = group
+        elif "-as-gcr-" in name and cell[1]:  # offline it has fewer seeds than were announced here
+            groups[(*cell, "grad-approx")] = group
+    for group in read("gcr-plus").values():
+        if place_of(group)[1:] == ("online", 1, 500):
+            groups[group.experiment["scenario"], True, "balanced-reservoir"] = group
+    found: dict[tuple[str, str, bool], str] = {}
+    for cell in CELLS:
+        own = groups.get((*cell, "balanced-reservoir"))
+        arms = {arm: groups[(*cell, arm)] for arm in ARMS if own and (*cell, arm) in groups}
+        tests = {arm: compare(group.by_seed("accuracy"), own.by_seed("accuracy")) for arm, group in arms.items() if own}
+        tested = {arm: test.p for arm, test in tests.items() if test.p is not None and test.n == (15 if cell[1] else 8)}
+        corrected = dict(zip(tested, after_holm(list(tested.values()), len(ARMS)), strict=True))
+        for arm, test in tests.items():
+            text = f"{test.difference:+.2f} ± {test.sem:.2f}" + ("" if arm in tested else f" ({test.n} seeds)")
+            found[arm, *cell] = text + "*" * (corrected.get(arm, 1) < LEVEL)
+    run = [arm for arm in ARMS if any(key[0] == arm for key in found)]
+    rows = [[ARMS[arm], *(found.get((arm, *cell), "not run") for cell in CELLS)] for arm in run]
+    return markdown(["rows kept by", *(f"{DATA[s]} {'online' if on else 'offline'}" for s, on in CELLS)], rows)
 
 
 def cost() -> str:

@@ -261,6 +261,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "gcr-plus": ("docs/choose.md", plus.targets),
     "gcr-plus-comparisons": ("docs/choose.md", plus.comparisons),
     "gcr-plus-ablation": ("docs/choose.md", plus.ablation),
+    "gcr-plus-selection": ("docs/choose.md", plus.selections),
     "gcr-plus-cost": ("docs/choose.md", plus.cost),
     "fuzz": ("docs/faults.md", other.fuzz),
     "busy": ("docs/faults.md", other.busy),

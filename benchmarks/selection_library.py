@@ -5,9 +5,9 @@
     python benchmarks/selection_library.py --device cuda          the same on a GPU
     python benchmarks/selection_library.py --quick                smaller problems in two minutes; writes nothing
 
-Writes ``results/selection-library.json`` (``-cuda``). A part that is run alone replaces its own lines there. Seconds come
-with the processor time of the process and the load of the machine when they were taken. anomalib's walk costs the same
-for every centre, so ``--peer-centres`` of them are timed and the rest is scaled.
+Writes ``results/selection-library.json`` (``-cuda``). A part that is run alone replaces its own lines there. Seconds
+come with the processor time of the process and the load of the machine when they were taken. anomalib's walk costs the
+same for every centre, so ``--peer-centres`` of them are timed and the rest is scaled.
 """
 
 from __future__ import annotations
