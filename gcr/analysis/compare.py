@@ -5,16 +5,20 @@ Paired on the seeds that both have; without a common seed, or where asked, by We
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gcr.analysis.formats import Entry, Sheet
 from gcr.analysis.load import METRICS, PROTOCOLS, Group, Runs
 from gcr.analysis.statistics import BOLD_P, Comparison, Spread, compare, significant_after_holm, spread, welch
 from gcr.experiments.describe import differing
+from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
 
+ROUNDING = 1e-9  # percent; means of tasks may be summed in another order
 COLUMNS = ["", "first", "second", "first - second", "seeds", "p", "effect"]
 
 
@@ -63,6 +67,33 @@ def sheet(first: Group, second: Group, found: Sequence[Line]) -> Sheet:
     names = [group.folder.name for group in (first, second)]
     seeds = "common seeds" if found[0].paired else "all seeds of each, unpaired"
     return Sheet(f"{names[0]} against {names[1]}: percent, mean ± SEM over {seeds}", COLUMNS, rows)
+
+
+def repeated(pairs: Sequence[tuple[Group, Sequence[RunFolder]]]) -> Sheet:
+    """Experiments next to the same trained again: class-IL accuracy over the seeds that were."""
+    rows = []
+    for group, folders in pairs:
+        then = group.by_seed("class_il", "accuracy")
+        now = {int(f.experiment().seed): float(f.result()["class_il"]["accuracy"]) for f in folders if f.finished}
+        test, common = compare(now, then), [seed for seed in then if seed in now]
+        means = [str(spread([of[seed] for seed in common]) or "–") for of in (then, now)]
+        difference = "–" if test.difference is None else f"{test.difference:+.2f}"
+        difference += "" if test.sem is None else f" ± {test.sem:.2f}"
+        equal = sum(abs(then[seed] - now[seed]) < ROUNDING for seed in common)
+        texts = [group.folder.name, *means, difference, f"{equal} of {len(common)}"]
+        rows.append([Entry(text) for text in texts])
+    title = "Trained again: class-IL accuracy, percent, mean ± SEM over seeds"
+    return Sheet(title, ["", "recorded", "again", "again - recorded", "equal seeds"], rows)
+
+
+def made_with(results: Iterable[dict[str, Any]]) -> str:
+    """What touches the numbers of these runs besides their settings."""
+    kinds = Counter(
+        f"{result.get('device', '?')} {result.get('machine', '')}".strip()
+        + f", torch {result['versions'].get('torch', '?')}, source {str(result.get('source', 'unknown'))[:8]}"
+        for result in results
+    )
+    return "; ".join(f"{kind} ({count})" for kind, count in kinds.most_common(3)) + ("; others" * (len(kinds) > 3))
 
 
 def records(found: Sequence[Line]) -> list[dict[str, object]]:

@@ -31,7 +31,7 @@ def pack_runs(paths: Sequence[Path], metrics: bool = False) -> Packed:
         sources.append(read_runs(path))
         unchecked = {Path(file).parent for file in files.unchecked[before:]}
         for run in (run for group in sources[-1].groups for run in group.runs):
-            name = _name(run, path)
+            name = name_below(run, path)
             result = {key: value for key, value in run.result().items() if key != "files"}  # which stay behind
             line: dict[str, Any] = {"experiment": run.experiment_values(), "result": result}
             if run.path in unchecked or (isinstance(run, PackedRun) and run.unchecked):
@@ -53,7 +53,7 @@ def _metrics(run: StoredRun) -> list[Any]:
     return run.metrics()
 
 
-def _name(run: StoredRun, source: Path) -> str:
+def name_below(run: StoredRun, source: Path) -> str:
     """The path of a run inside the file: as below ``source``, where a packed file is a folder named like it."""
     if isinstance(run, PackedRun):
         if split_path(source):

@@ -1,4 +1,4 @@
-"""``gcr results``: pack finished runs into one file, and list what a file holds. Parses, calls, prints."""
+"""``gcr results``: pack finished runs into one file, list what a file holds, train it again. Parses, calls, prints."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
-from gcr.cli.console import out, print_names, warn_of_diverged, warn_of_unreadable
-from gcr.cli.options import RunsArgument
+from gcr.cli.console import out, print_names, print_sheets, warn_of_diverged, warn_of_unreadable
+from gcr.cli.options import (
+    DeviceOption,
+    NoModelOption,
+    OutOption,
+    PackOption,
+    ProcessesOption,
+    RunsArgument,
+    ThreadsOption,
+    read_pack,
+    read_seeds,
+)
 from gcr.settings import BadInput, printable
 
 results_app = typer.Typer(
@@ -76,6 +86,57 @@ def list_runs(path: RunsArgument) -> None:
     warn_of_unreadable(runs)
     rows = sorted((str(group.folder), group.experiment.label, str(len(group.seeds))) for group in runs.groups)
     print_names("path", rows, third="seeds")
+
+
+@results_app.command()
+def repeat(
+    path: RunsArgument,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="Only these, as 0,1,2 or 0-4.")] = None,
+    out_folder: OutOption = Path("runs/repeat"),
+    device: DeviceOption = "auto",
+    pack: PackOption = "auto",
+    processes: ProcessesOption = 0,
+    threads: ThreadsOption = 1,
+    no_model: NoModelOption = False,
+) -> int:
+    """Train the runs at PATH again, with their settings and seeds, and compare: for results that someone sent.
+
+    On one device, with one version of gcr and torch, a CPU gives equal bits; a GPU differs by rounding.
+
+    Examples:
+
+    `gcr results repeat results/demo.jsonl.gz`
+
+    `gcr results repeat results/demo.jsonl.gz/seq-digits-gcr-k100 --seeds 0`
+    """
+    from gcr.analysis import compare
+    from gcr.analysis.load import read_runs
+    from gcr.analysis.pack import name_below
+    from gcr.cli import launch
+    from gcr.runs.folder import RunFolder
+    from gcr.runs.job import Execution, Job
+
+    runs = read_runs(path)
+    warn_of_unreadable(runs)
+    wanted = None if seeds is None else set(read_seeds(seeds))
+    pairs, jobs = [], []
+    for group in runs.groups:
+        mine = [
+            Job(experiment, RunFolder(out_folder / name_below(run, path)))
+            for run, experiment in zip(group.runs, group.experiments, strict=True)
+            if wanted is None or experiment.seed in wanted
+        ]
+        pairs.append((group, [job.folder for job in mine]))
+        jobs += mine
+    if not jobs:
+        raise BadInput(f"no run at {path} has one of the seeds {seeds}; leave --seeds out for all")
+    how = Execution(device, pack=read_pack(pack), processes=processes, threads=threads, model=not no_model)
+    code = launch.train_and_show(jobs, out_folder, how)
+    results = (result for group, folders in pairs if folders for result in group.results)
+    again = (job.folder.result() for job in jobs if job.folder.finished)
+    notes = [f"recorded: {compare.made_with(results)}", f"again: {compare.made_with(again)}"]
+    print_sheets([compare.repeated([pair for pair in pairs if pair[1]])], notes)
+    return code
 
 
 def verify(

@@ -229,6 +229,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
         "peak_bytes": _peak_bytes(how.device),
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "device": torch.cuda.get_device_name(how.device) if how.device.startswith("cuda") else "cpu",
+        "machine": platform.machine(),
         "precision": run.precision,
         "mode": run.mode,
         "threads": how.threads,

@@ -54,6 +54,36 @@ def test_tables_of_packed_runs_are_those_of_their_folders(runs, gcr, tmp_path):
     assert gcr("compare", *(file / name for name in names)) == gcr("compare", *(runs / name for name in names))
 
 
+def test_runs_are_trained_again_and_compared(gcr, tmp_path):
+    first, file = tmp_path / "first", tmp_path / "sent.jsonl.gz"
+    train = ("run", "seq-digits", "--method", "er", "-k", 20, "--model", "mlp", "--epochs", 1, "--seeds", "0,1")
+    assert gcr(*train, "--processes", 1, "--out", first)[0] == 0
+    gcr("results", "pack", first, file)
+    code, shown, _ = gcr("results", "repeat", file, "--out", tmp_path / "again", "--processes", 1)
+    assert code == 0
+    assert "seq-digits-er-k20" in shown
+    assert "+0.00" in shown
+    assert "2 of 2" in shown
+    found = tmp_path / "again/seq-digits-er-k20/seed-1/result.json"
+    assert json.loads(found.read_text())["source"]
+    one = gcr("results", "repeat", file / "seq-digits-er-k20", "--seeds", 1, "--out", tmp_path / "again")
+    assert "1 of 1" in one[1]  # seed 1 is there already
+    assert "1 of 1 runs were there already" in one[2]
+
+
+def test_a_run_that_differs_when_trained_again(gcr, tmp_path):
+    """Written by hand, so no training gives its accuracy."""
+    put_run(tmp_path / "runs", experiment_of("er", model="mlp", epochs=1), square(12.0))
+    code, shown, _ = gcr("results", "repeat", tmp_path / "runs", "--out", tmp_path / "again", "--processes", 1)
+    assert code == 0
+    assert "0 of 1" in shown
+
+
+def test_seeds_to_repeat_that_are_not_there(runs, gcr, tmp_path):
+    refused(gcr("results", "repeat", runs, "--seeds", 9, "--out", tmp_path / "again"), "has one of the seeds 9")
+    assert not (tmp_path / "again").exists()
+
+
 def test_packing_again_changes_nothing(runs, gcr, tmp_path):
     first, second = tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl.gz"
     gcr("results", "pack", runs, first)
