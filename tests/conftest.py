@@ -1,7 +1,10 @@
 """A tiny scenario of made images: 3 tasks of 2 classes, small enough for whole runs in a test."""
 
-import math
 import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a child that is forked from several threads can hang
+
+import math
 import subprocess
 import sys
 import time

