@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from evidence_runs import DATA, LEVEL, ROOT, Group, cells, difference, markdown, read
+from gcr_plus_runs import ARMS, PARTS
 
 from gcr import paper
 from gcr.analysis.statistics import compare, holm
@@ -44,32 +46,34 @@ def targets() -> str:
     return markdown(["scenario", "K", "GCR+ (seeds)", "target", "minus GCR", "GCR", "DER++", "paper's GCR"], rows)
 
 
+CELLS = [(scenario, online) for online in (True, False) for scenario in ("seq-cifar10", "seq-cifar100")]
 TESTS = 12  # three comparisons in four cells
-AS_OTHERS = {"der": "DER++ with the same average and softmax", "gcr": "GCR with the same, its pool inside K"}
+AS_OTHERS = {
+    "der-k500": "DER++ with the same average and softmax",
+    "gcr-k250": "GCR with the same, its pool inside K",
+}
 
 
 def comparisons() -> str:
     """`gcr+` minus each opponent with K = 500, over common seeds; corrected by Holm for all announced tests."""
-    ours = {place_of(group): group for group in read("gcr-plus").values()}
     published = {
         (c.scenario, c.regime): c.group for c in cells("accuracy") if (c.method, c.group.buffer) == ("gcr", 500)
     }
-    others = {(g.experiment["scenario"], g.experiment["stream"]["online"], name.split("-as-")[1].split("-")[0]): g
-              for name, g in read("gcr-plus-comparisons").items() if "-as-" in name}  # fmt: skip
-    found: list[tuple[str, str, int, str, float | None]] = []
-    for regime, scenario in (
-        (r, s) for r in ("online", "offline") for s in DATA if s in ("seq-cifar10", "seq-cifar100")
-    ):
+    runs, found = read("gcr-plus-comparisons"), []
+    for scenario, online in CELLS:
+        start, regime = _start(scenario, online), "online" if online else "offline"
         opponents = {"GCR as published": published.get((scenario, regime))}
-        opponents |= {text: others.get((scenario, regime == "online", key)) for key, text in AS_OTHERS.items()}
-        plus = ours[scenario, regime, 1, 500]
+        opponents |= {text: runs.get(f"{start}as-{key}") for key, text in AS_OTHERS.items()}
         for name, group in opponents.items():
-            if group is not None:
-                mine, theirs = plus.by_seed("accuracy"), group.by_seed("accuracy")
-                test, n = compare(mine, theirs), len(mine.keys() & theirs.keys())
+            plus = read("gcr-plus")[f"{start}k500"] if "published" in name else own(scenario, online)
+            if group is not None and plus is not None:
+                seeds = range(15 if online else 5)
+                mine, theirs = ({s: v for s, v in g.by_seed("accuracy").items() if s in seeds} for g in (plus, group))
+                test = compare(mine, theirs)
                 text = f"{test.difference:+.2f} ± {test.sem:.2f}"
-                whole = n == (15 if regime == "online" else 5)
-                found.append((f"{DATA[scenario]} {regime}", name, n, text, test.p if whole else None))
+                found.append(
+                    (f"{DATA[scenario]} {regime}", name, test.n, text, test.p if test.n == len(seeds) else None)
+                )
     corrected = iter(after_holm([p for *_, p in found if p is not None], TESTS))
     rows = []
     for where, name, n, text, p in found:
@@ -78,20 +82,21 @@ def comparisons() -> str:
     return markdown(["scenario", "GCR+ minus", "seeds", "final accuracy", "p, corrected"], rows)
 
 
+def _start(scenario: str, online: bool) -> str:
+    """Of the names of runs."""
+    return f"{scenario}{'-online' if online else ''}-gcr-plus-"
+
+
+def own(scenario: str, online: bool) -> Group | None:
+    """`gcr+` itself with K = 500, as parts and opponents are compared with it: offline after 10 epochs a task."""
+    if online:
+        return read("gcr-plus")[f"{_start(scenario, online)}k500"]
+    return read("gcr-plus-comparisons").get(f"{_start(scenario, online)}10-epochs-k500")
+
+
 def after_holm(tested: list[float], announced: int) -> list[float]:
     """p-values corrected for all announced tests, of which some have not been run."""
     return holm([*tested, *[1.0] * (announced - len(tested))])[: len(tested)]
-
-
-PARTS = {  # left out by
-    "average": "average of weights (`decay=0`)",
-    "softmax": "asymmetric softmax (`softmax=all`)",
-    "contrast": "SupCon (`gamma=0`)",
-    "logits": "distance to stored logits (`alpha=0`)",
-    "old": "old network (`keep=0`)",
-    "balance": "balance over classes (`--selector reservoir`)",
-}
-CELLS = [(scenario, online) for online in (True, False) for scenario in ("seq-cifar10", "seq-cifar100")]
 
 
 def ablation() -> str:
@@ -99,69 +104,54 @@ def ablation() -> str:
 
     A cell that lacks seeds is shown with their number and not tested.
     """
-    groups = {(g.experiment["scenario"], g.experiment["stream"]["online"], name.split("-plus-")[1].split("-k")[0]): g
-              for name, g in read("gcr-plus-ablation").items()}  # fmt: skip
-    online = {g.experiment["scenario"]: g for g in read("gcr-plus").values() if place_of(g)[1:] == ("online", 1, 500)}
-    found: dict[tuple[str, str, bool], tuple[str, float | None]] = {}
-    for part in PARTS:
-        for scenario, on in CELLS:
-            without = groups.get((scenario, on, f"without-{part}"))
-            whole = online[scenario] if on else groups.get((scenario, on, "whole"))
-            if without and whole:
-                test = compare(without.by_seed("accuracy"), whole.by_seed("accuracy"))
-                complete = test.n == (15 if on else 3)
-                text = f"{test.difference:+.2f} ± {test.sem:.2f}" + ("" if complete else f" ({test.n} seeds)")
-                found[part, scenario, on] = text, test.p if complete else None
-    tested = {key: p for key, (_, p) in found.items() if p is not None}
-    corrected = dict(zip(tested, after_holm(list(tested.values()), len(PARTS) * len(CELLS)), strict=True))
-    rows = [[name, *(found.get((part, *cell), ("not run", None))[0] + "*" * (corrected.get((part, *cell), 1) < LEVEL)
-                     for cell in CELLS)] for part, name in PARTS.items()]  # fmt: skip
-    head = ["without", *(f"{DATA[scenario]} {'online' if on else 'offline'}" for scenario, on in CELLS)]
-    return markdown(head, rows)
-
-
-ARMS = {  # name of the runs -> rows kept by
-    "class-balanced": "random rows of each class",
-    "herding": "`herding`",
-    "density": "`density`",
-    "k-centre": "`k-centre`",
-    "typicality": "`typicality`",
-    "reducible-loss": "`reducible-loss`",
-    "grad-approx": "`grad-approx`",
-    "grad-approx-unit": "`grad-approx`, unit weights",
-    "grad-approx-power-0.5": "`grad-approx`, `power=0.5`",
-    "grad-approx-power-0": "`grad-approx`, `power=0`",
-    "herding-predictor": "`herding` on the average's features",
-    "grad-approx-predictor": "`grad-approx` on the average's gradients",
-    "low-loss": "`balanced-reservoir`, `evict=loss`",
-}
+    runs = read("gcr-plus-ablation")
+    groups = {
+        (part, *cell): runs[name]
+        for part in PARTS
+        for cell in CELLS
+        if (name := f"{_start(*cell)}without-{part}-k500") in runs
+    }
+    return _against_own("without", PARTS, groups, offline_seeds=3, announced=len(PARTS) * len(CELLS))
 
 
 def selections() -> str:
     """`gcr+` with other selections minus its own, 500 examples in all; * after Holm's correction over a cell's arms."""
-    groups: dict[tuple[str, bool, str], Group] = {}
-    for name, group in read("gcr-plus-comparisons").items():
-        cell = group.experiment["scenario"], group.experiment["stream"]["online"]
-        if "-keeps-" in name:
-            groups[(*cell, name.split("-keeps-")[1].rsplit("-k", 1)[0])] = group
-        elif "-as-gcr-" in name and cell[1]:  # offline it has fewer seeds than were announced here
-            groups[(*cell, "grad-approx")] = group
-    for group in read("gcr-plus").values():
-        if place_of(group)[1:] == ("online", 1, 500):
-            groups[group.experiment["scenario"], True, "balanced-reservoir"] = group
+    runs = read("gcr-plus-comparisons")
+    names = {(arm, *cell): f"{_start(*cell)}keeps-{arm}-k{settings.get('buffer', 500)}"
+             for arm, (_, settings) in ARMS.items() for cell in CELLS}  # fmt: skip
+    names |= {("grad-approx", *cell): f"{_start(*cell)}as-gcr-k250" for cell in CELLS}
+    groups = {key: runs[name] for key, name in names.items() if name in runs}
+    run = {arm: about for arm, about in ARMS.items() if any(key[0] == arm for key in groups)}
+    return _against_own("rows kept by", run, groups, offline_seeds=8, announced=len(ARMS), by_cell=True)
+
+
+def _against_own(
+    head: str,
+    arms: Mapping[str, tuple[str, object]],
+    groups: Mapping[tuple[str, str, bool], Group],
+    offline_seeds: int,
+    announced: int,
+    by_cell: bool = False,
+) -> str:
+    """A row per arm, a column per cell: the arm minus `gcr+` itself. Holm's correction over all tests, or those of a
+    cell."""
     found: dict[tuple[str, str, bool], str] = {}
-    for cell in CELLS:
-        own = groups.get((*cell, "balanced-reservoir"))
-        arms = {arm: groups[(*cell, arm)] for arm in ARMS if own and (*cell, arm) in groups}
-        tests = {arm: compare(group.by_seed("accuracy"), own.by_seed("accuracy")) for arm, group in arms.items() if own}
-        tested = {arm: test.p for arm, test in tests.items() if test.p is not None and test.n == (15 if cell[1] else 8)}
-        corrected = dict(zip(tested, after_holm(list(tested.values()), len(ARMS)), strict=True))
-        for arm, test in tests.items():
-            text = f"{test.difference:+.2f} ± {test.sem:.2f}" + ("" if arm in tested else f" ({test.n} seeds)")
-            found[arm, *cell] = text + "*" * (corrected.get(arm, 1) < LEVEL)
-    run = [arm for arm in ARMS if any(key[0] == arm for key in found)]
-    rows = [[ARMS[arm], *(found.get((arm, *cell), "not run") for cell in CELLS)] for arm in run]
-    return markdown(["rows kept by", *(f"{DATA[s]} {'online' if on else 'offline'}" for s, on in CELLS)], rows)
+    tested: dict[tuple[str, str, bool], float] = {}
+    for key, group in groups.items():
+        _, scenario, online = key
+        if (whole := own(scenario, online)) is not None:
+            test = compare(group.by_seed("accuracy"), whole.by_seed("accuracy"))
+            found[key] = f"{test.difference:+.2f} ± {test.sem:.2f}"
+            if test.n == (15 if online else offline_seeds) and test.p is not None:
+                tested[key] = test.p
+            else:
+                found[key] += f" ({test.n} seeds)"
+    for cells_together in [[cell] for cell in CELLS] if by_cell else [CELLS]:
+        these = [key for key in tested if key[1:] in cells_together]
+        for key, p in zip(these, after_holm([tested[key] for key in these], announced), strict=True):
+            found[key] += "*" * (p < LEVEL)
+    rows = [[text, *(found.get((arm, *cell), "not run") for cell in CELLS)] for arm, (text, _) in arms.items()]
+    return markdown([head, *(f"{DATA[s]} {'online' if on else 'offline'}" for s, on in CELLS)], rows)
 
 
 def cost() -> str:

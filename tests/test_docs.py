@@ -1,6 +1,7 @@
 """Pages and examples: code blocks, commands and scripts run, links resolve, tables and figures equal the raw results,
 pages keep to their limits."""
 
+import importlib
 import importlib.util
 import itertools
 import json
@@ -18,6 +19,7 @@ from conftest import ROOT
 
 from gcr.analysis.load import read_runs
 from gcr.cli.main import run_cli
+from gcr.experiments.experiment import Experiment
 
 README, SITE = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *SITE, ROOT / "results/README.md"]
@@ -104,6 +106,20 @@ def test_the_tables_equal_the_raw_results():
     command = [sys.executable, str(ROOT / "benchmarks/evidence.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_runs_of_gcr_plus_are_those_that_were_announced(monkeypatch):
+    """No run under another name, seed or setting than ``benchmarks/gcr_plus_runs.py`` has."""
+    pytest.importorskip("scipy")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    plan = importlib.import_module("gcr_plus_runs")
+    cells = list(plan.announced())
+    for file in {cell.file for cell in cells}:
+        announced = {cell.name: cell for cell in cells if cell.file == file}
+        for name, group in plan.read(file).items():
+            assert group.results.keys() <= set(announced[name].seeds)
+            experiment = Experiment.from_dict(group.experiment)
+            assert experiment == announced[name].experiment(experiment.seed)
 
 
 def test_the_site_builds(tmp_path):
