@@ -92,7 +92,7 @@ def list_runs(path: RunsArgument) -> None:
 def repeat(
     path: RunsArgument,
     seeds: Annotated[str | None, typer.Option("--seeds", help="Only these, as 0,1,2 or 0-4.")] = None,
-    out_folder: OutOption = Path("runs/repeat"),
+    out_folder: OutOption = Path("repeat"),
     device: DeviceOption = "auto",
     pack: PackOption = "auto",
     processes: ProcessesOption = 0,
@@ -116,26 +116,28 @@ def repeat(
     from gcr.runs.folder import RunFolder
     from gcr.runs.job import Execution, Job
 
+    if out_folder.resolve().is_relative_to(path.resolve()):
+        raise BadInput(f"--out must lie outside {path}, got {out_folder}")
     runs = read_runs(path)
     warn_of_unreadable(runs)
     wanted = None if seeds is None else set(read_seeds(seeds))
-    pairs, jobs = [], []
+    pairs, recorded = [], []
     for group in runs.groups:
-        mine = [
-            Job(experiment, RunFolder(out_folder / name_below(run, path)))
-            for run, experiment in zip(group.runs, group.experiments, strict=True)
-            if wanted is None or experiment.seed in wanted
-        ]
-        pairs.append((group, [job.folder for job in mine]))
-        jobs += mine
+        mine = []
+        for run, experiment, result in zip(group.runs, group.experiments, group.results, strict=True):
+            if wanted is None or experiment.seed in wanted:
+                mine.append(Job(experiment, RunFolder(out_folder / name_below(run, path))))
+                recorded.append(result)
+        if mine:
+            pairs.append((group, mine))
+    jobs = [job for _, mine in pairs for job in mine]
     if not jobs:
         raise BadInput(f"no run at {path} has one of the seeds {seeds}; leave --seeds out for all")
     how = Execution(device, pack=read_pack(pack), processes=processes, threads=threads, model=not no_model)
     code = launch.train_and_show(jobs, out_folder, how)
-    results = (result for group, folders in pairs if folders for result in group.results)
-    again = (job.folder.result() for job in jobs if job.folder.finished)
-    notes = [f"recorded: {compare.made_with(results)}", f"again: {compare.made_with(again)}"]
-    print_sheets([compare.repeated([pair for pair in pairs if pair[1]])], notes)
+    if again := [job.folder.result() for job in jobs if job.folder.finished]:
+        notes = [f"recorded: {compare.made_with(recorded)}", f"again: {compare.made_with(again)}"]
+        print_sheets([compare.repeated([(group, [job.folder for job in mine]) for group, mine in pairs])], notes)
     return code
 
 

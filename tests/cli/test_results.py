@@ -82,6 +82,7 @@ def test_a_run_that_differs_when_trained_again(gcr, tmp_path):
 def test_seeds_to_repeat_that_are_not_there(runs, gcr, tmp_path):
     refused(gcr("results", "repeat", runs, "--seeds", 9, "--out", tmp_path / "again"), "has one of the seeds 9")
     assert not (tmp_path / "again").exists()
+    refused(gcr("results", "repeat", runs, "--out", runs / "again"), "--out must lie outside")
 
 
 def test_packing_again_changes_nothing(runs, gcr, tmp_path):
