@@ -36,7 +36,7 @@ def speed() -> str:
     for name, what, cpu_limit, gpu_limit, next_to in problems:
         here, there = cpu[name][0], gpu[name][0]
         memory = f"{here['peak_gib']:.1f}" if "peak_gib" in here else "–"
-        times = [f"{here['seconds']:.0f} ({here['load']:.0f})", f"{here['processor_seconds']:.0f}", cpu_limit]
+        times = [f"{here['seconds']:.1f} ({here['load']:.0f})", f"{here['processor_seconds']:.1f}", cpu_limit]
         on_gpu = there["seconds"] + there.get("copy_seconds", 0)  # with the copy from mapped files
         lines.append([what, *times, memory, f"{on_gpu:.1f}", gpu_limit, next_to])
     small, small_gpu = (_json(f"selection-{where}")["large"][1] for where in ("cpu", "cuda"))

@@ -18,7 +18,6 @@ from gcr.experiments.describe import differing
 from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
 
-ROUNDING = 1e-9  # percent; means of tasks may be summed in another order
 COLUMNS = ["", "first", "second", "first - second", "seeds", "p", "effect"]
 
 
@@ -74,12 +73,14 @@ def repeated(pairs: Sequence[tuple[Group, Sequence[RunFolder]]]) -> Sheet:
     rows = []
     for group, folders in pairs:
         then = group.by_seed("class_il", "accuracy")
-        now = {int(f.experiment().seed): float(f.result()["class_il"]["accuracy"]) for f in folders if f.finished}
+        again = [(f.experiment().seed, f.result()) for f in folders if f.finished]
+        now = {seed: float(result["class_il"]["accuracy"]) for seed, result in again}
         test, common = compare(now, then), [seed for seed in then if seed in now]
         means = [str(spread([of[seed] for seed in common]) or "–") for of in (then, now)]
         difference = "–" if test.difference is None else f"{test.difference:+.2f}"
         difference += "" if test.sem is None else f" ± {test.sem:.2f}"
-        equal = sum(abs(then[seed] - now[seed]) < ROUNDING for seed in common)
+        matrices = {seed: result["class_il"]["matrix"] for seed, result in zip(group.seeds, group.results, strict=True)}
+        equal = sum(matrices[seed] == result["class_il"]["matrix"] for seed, result in again)
         texts = [group.folder.name, *means, difference, f"{equal} of {len(common)}"]
         rows.append([Entry(text) for text in texts])
     title = "Trained again: class-IL accuracy, percent, mean ± SEM over seeds"
@@ -91,6 +92,7 @@ def made_with(results: Iterable[dict[str, Any]]) -> str:
     kinds = Counter(
         f"{result.get('device', '?')} {result.get('machine', '')}".strip()
         + f", torch {result['versions'].get('torch', '?')}, source {str(result.get('source', 'unknown'))[:8]}"
+        + (f", {result['processes']} processes" if "processes" in result else "")
         for result in results
     )
     return "; ".join(f"{kind} ({count})" for kind, count in kinds.most_common(3)) + ("; others" * (len(kinds) > 3))

@@ -134,9 +134,16 @@ def repeat(
     if not jobs:
         raise BadInput(f"no run at {path} has one of the seeds {seeds}; leave --seeds out for all")
     how = Execution(device, pack=read_pack(pack), processes=processes, threads=threads, model=not no_model)
+    there = sum(job.folder.finished for job in jobs)
     code = launch.train_and_show(jobs, out_folder, how)
     if again := [job.folder.result() for job in jobs if job.folder.finished]:
-        notes = [f"recorded: {compare.made_with(recorded)}", f"again: {compare.made_with(again)}"]
+        notes = [
+            "equal: the same accuracy on every task after every stage",
+            f"recorded: {compare.made_with(recorded)}",
+            f"again: {compare.made_with(again)}",
+        ]
+        if there:
+            notes.append(f"{there} of {len(jobs)} were in {out_folder} before; another --out trains them anew")
         print_sheets([compare.repeated([(group, [job.folder for job in mine]) for group, mine in pairs])], notes)
     return code
 

@@ -27,6 +27,7 @@ from gcr.select.checks import (
     as_targets,
     as_weights,
     check_budget,
+    check_finite,
     check_memory,
     is_number,
     is_whole,
@@ -75,7 +76,7 @@ def select_coreset(
     """
     first = gradients.features if isinstance(gradients, LastLayerGradients) else gradients
     device = first.device if isinstance(first, Tensor) else torch.device("cpu")
-    rows = as_gradients("gradients", gradients, device)
+    rows = as_gradients("gradients", gradients, device, finite=False)
     n = len(rows)
     old, unit = as_pool_weights(weights, n, device, target)
     for name, value in (("ridge", ridge), ("tolerance", tolerance)):
@@ -87,6 +88,9 @@ def select_coreset(
     largest = n if division is None else int(division.unique(return_counts=True)[1].max())
     held = HELD * largest * (rows.features.shape[1] + rows.residuals.shape[1])
     check_memory("gradients", held, device, "divide the rows by groups=, or project the gradients")
+    check_finite("gradients" if rows.is_matrix else "features", rows.features)
+    if not rows.is_matrix:
+        check_finite("residuals", rows.residuals)
     price = None if cost is None else _cost(cost, n, device)
     shares, total = _shares(budget, division, n, price)
     if target is None and keep is None and price is None:
@@ -101,6 +105,11 @@ def select_coreset(
         counts = shares if shares is not None else [total]
         names = None if division is None else division.unique().tolist()
         chosen = match_targets(rows, members, counts, old, targets, kept, price, ridge, tolerance, names)
+    own = LastLayerGradients(rows.features[chosen.rows], rows.residuals[chosen.rows], rows.bias)
+    length = float(own.squared_norms().mean()) if len(own) else 0.0
+    if 0 < length < ridge:
+        short = f"ridge {ridge:g} outweighs the rows, of squared length {length:.2g}: weights shrink; scale ridge too"
+        chosen = replaced(chosen, note="; ".join(filter(None, [chosen.note, short])))
     if unit:
         chosen = replaced(chosen, weights=torch.ones_like(chosen.weights))
     small = rows.features.dtype in (torch.float16, torch.bfloat16, torch.float32)
@@ -126,7 +135,8 @@ def _shares(budget: Any, division: Tensor | None, n: int, cost: Tensor | None) -
         for name, count in zip(names.tolist(), counts.tolist(), strict=True):
             whole = is_whole(budget[name]) and 0 <= budget[name] <= count
             if not whole if cost is None else not (is_number(budget[name]) and 0 <= budget[name] < float("inf")):
-                raise BadInput(f"budget of group {name} must be from 0 to {count}, its rows, got {budget[name]}")
+                most = f"from 0 to {count}, its rows" if cost is None else "a finite number >= 0"
+                raise BadInput(f"budget of group {name} must be {most}, got {budget[name]!r}")
         shares = [budget[name] for name in names.tolist()]
         if sum(shares) == 0:
             raise BadInput("budget must be above 0 for one group at least")

@@ -39,20 +39,39 @@ def is_number(value: Any) -> bool:
 
 def check_budget(budget: Any, n: int) -> None:
     if not is_whole(budget) or not 1 <= budget <= n:
-        raise BadInput(f"budget must be a whole number from 1 to {n}, the number of rows, got {budget}")
+        raise BadInput(f"budget must be a whole number from 1 to {n}, the number of rows, got {budget!r}")
 
 
 def check_mapped(name: str, values: Any) -> None:
     """A mapped file must still have all the bytes that were mapped: reading others ends the process."""
     mapped = None
-    while values is not None:  # a view's base has the whole map
-        mapped = values if getattr(values, "filename", None) is not None and hasattr(values, "offset") else mapped
+    if isinstance(values, Tensor):
+        mapped = _file_of(values)
+    while values is not None and not isinstance(values, Tensor):  # a view's base has the whole map
+        if getattr(values, "filename", None) is not None and hasattr(values, "offset"):
+            mapped = str(values.filename), values.offset + values.nbytes
         values = getattr(values, "base", None)
-    if mapped is not None and os.path.exists(mapped.filename):
-        size, needed = os.stat(mapped.filename).st_size, mapped.offset + mapped.nbytes
+    if mapped is not None and os.path.exists(mapped[0]):
+        size, (file, needed) = os.stat(mapped[0]).st_size, mapped
         if size < needed:
-            cut = f"file {mapped.filename} has {size:,} bytes, and {needed:,} were mapped"
+            cut = f"file {file} has {size:,} bytes, and {needed:,} were mapped"
             raise BadInput(f"{name} must be a whole file, but {cut}; write it again")
+
+
+def _file_of(values: Tensor) -> tuple[str, int] | None:
+    """The file that a tensor in main memory is mapped from, and how many of its bytes; Linux alone says so."""
+    if values.device.type != "cpu" or values.layout != torch.strided or values.numel() == 0:
+        return None
+    storage = values.untyped_storage()
+    begin = storage.data_ptr()
+    with suppress(OSError, ValueError), open("/proc/self/maps") as maps:
+        for line in maps:
+            limits, _, offset, _, _, *file = line.split(maxsplit=5)
+            first, last = (int(number, 16) for number in limits.split("-"))
+            if first <= begin < last:
+                held = int(offset, 16) + begin - first + storage.nbytes()
+                return (file[0].rstrip("\n"), held) if file and file[0].startswith("/") else None
+    return None
 
 
 def as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
@@ -70,13 +89,15 @@ def as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
         raise BadInput(f"{name} must be an array of numbers ({error})") from None
 
 
-def as_matrix(name: str, values: Any, device: torch.device) -> Tensor:
+def as_matrix(name: str, values: Any, device: torch.device, finite: bool = True) -> Tensor:
+    """``finite``: refuse rows that are not; this reads all of them."""
     matrix = as_tensor(name, values, device)
     if matrix.is_complex():
         raise BadInput(f"{name} must be real numbers, got {matrix.dtype}")
-    if matrix.dim() != 2 or len(matrix) == 0:
-        raise BadInput(f"{name} must be a matrix with at least one row, got shape {tuple(matrix.shape)}")
-    check_finite(name, matrix)
+    if matrix.dim() != 2 or matrix.numel() == 0:
+        raise BadInput(f"{name} must be a matrix with at least one row and column, got shape {tuple(matrix.shape)}")
+    if finite:
+        check_finite(name, matrix)
     return matrix
 
 
@@ -89,11 +110,12 @@ def check_finite(name: str, matrix: Tensor, first: int = 0) -> None:
         raise BadInput(f"{name} must be finite, got NaN or infinity in {len(broken)} of {len(matrix)} rows: {shown}")
 
 
-def as_gradients(name: str, gradients: Any, device: torch.device) -> LastLayerGradients:
+def as_gradients(name: str, gradients: Any, device: torch.device, finite: bool = True) -> LastLayerGradients:
     """A matrix [n, d], or factors, in tensors."""
     if not isinstance(gradients, LastLayerGradients):
-        return LastLayerGradients.of_matrix(as_matrix(name, gradients, device))
-    left, right = as_matrix("features", gradients.features, device), as_matrix("residuals", gradients.residuals, device)
+        return LastLayerGradients.of_matrix(as_matrix(name, gradients, device, finite))
+    left = as_matrix("features", gradients.features, device, finite)
+    right = as_matrix("residuals", gradients.residuals, device, finite)
     if len(left) != len(right):
         raise BadInput(f"features and residuals must have equally many rows, got {len(left)} and {len(right)}")
     return LastLayerGradients(left, right, gradients.bias)
@@ -115,11 +137,13 @@ def _target(target: Any, like: LastLayerGradients) -> Tensor:
             raise BadInput(f"target must have gradients of the width of those to choose from, {shape}, got {got}")
         return rows.weighted_sum(torch.ones(len(rows), dtype=torch.float64, device=device))
     values = as_tensor("target", target, device)
+    if values.dim() > 2:
+        raise BadInput(f"target must be a vector, a matrix, or several in a list, got shape {tuple(values.shape)}")
     rows = as_gradients("target", values if values.dim() == 2 else values.reshape(1, -1), device)
     width = rows.features.shape[1]
     if width != shape[0] * shape[1]:
         raise BadInput(f"target must have {shape[0] * shape[1]} numbers a row, as the gradients have, got {width}")
-    return rows.features.double().sum(0).reshape(shape)
+    return rows.features.sum(0, dtype=torch.float64).reshape(shape)
 
 
 def as_labels(name: str, values: Any, n: int, device: torch.device) -> Tensor:
@@ -167,8 +191,10 @@ def as_pool_weights(weights: Any, n: int, device: torch.device, target: Any) -> 
 
 
 def as_rows(name: str, values: Any, n: int, device: torch.device) -> Tensor:
-    """Numbers of different rows: [m] int64."""
+    """Numbers of different rows: [m] int64; a mask [n] stands for the rows where it is true."""
     rows = as_tensor(name, values, device)
+    if rows.dtype == torch.bool and rows.shape == (n,):
+        return torch.nonzero(rows).flatten()
     if rows.dim() != 1 or (len(rows) and (rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool)):
         raise BadInput(f"{name} must be a list of row numbers, got shape {tuple(rows.shape)} of {rows.dtype}")
     rows = rows.long()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gcr.select import Pool
-from gcr.select.checks import as_matrix
+from gcr.select.checks import as_matrix, is_whole
 from gcr.select.projected import ProjectedGradients, Projector, collect_projected
 from gcr.settings import BadInput
 
@@ -75,7 +75,8 @@ def collect(
 
     ``gradients="projected"`` gives ``ProjectedGradients``: of all ``parameters``, of those whose names contain a text
     ("lora_"), or of those in a list, projected by ``seed`` to ``width`` numbers. With a file name ``to``, rows go to
-    that file batch by batch, and a second call goes on where the first ended.
+    that file batch by batch, and a second call goes on where the first ended; of the rows there it computes the first
+    and the last again and compares them, and trusts the others.
     """
     if gradients not in ("last-layer", "projected"):
         raise BadInput(f"gradients must be 'last-layer' or 'projected', got {gradients!r}")
@@ -85,9 +86,11 @@ def collect(
         if gradients == "projected":
             if last_layer is not None:
                 raise BadInput("last_layer goes with gradients='last-layer'; name parameters= for 'projected'")
-            if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-                raise BadInput(f"width must be a whole number >= 1, got {width}")
-            return collect_projected(Projector(net, loss, parameters, width, seed), _batches(loader), to)
+            if not is_whole(width) or width < 1:
+                raise BadInput(f"width must be a whole number >= 1, got {width!r}")
+            if not is_whole(seed) or seed < 0:
+                raise BadInput(f"seed must be a whole number >= 0, got {seed!r}")
+            return collect_projected(Projector(net, loss, parameters, int(width), int(seed)), _batches(loader), to)
         if parameters is not None or to is not None:
             raise BadInput("parameters and to go with gradients='projected'")
         return _last_layer(net, loader, loss, last_layer)

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -40,7 +40,8 @@ class Explanation:
     largest_weight: float
     effective_size: float  # (sum of weights)^2 / (sum of squared weights): the rows' number if all weights are equal
     per_class: dict[int, int]  # rows of each class that occurs in the pool
-    cosine: float | None = None  # of the chosen rows' gradient with the target, if one is given
+    cosine: float = 0.0  # of the chosen rows' gradient with the pool's, class by class, or with the target
+    by_target: tuple[tuple[float, float], ...] = ()  # error and cosine of each, where there are several targets
 
 
 def explain(
@@ -58,7 +59,7 @@ def explain(
     ``target``, ``labels`` or ``groups`` and ``weights`` are those of ``select_coreset``; a ``Pool`` has labels and
     weights of its own, and ``by_class=False`` measures its error as a whole. With ``weights="unit"`` random rows have
     weight 1 too. A target is measured whole, whatever the groups. Of several, errors are added up in squares, and
-    ``per_class`` has the rows of each.
+    ``per_class`` has the rows of each, ``by_target`` its error and cosine.
     """
     gradients = _gradients_of(pool, checked=target is not None)
     n, device = len(gradients), gradients.features.device
@@ -85,9 +86,15 @@ def explain(
         _error(gradients, classes, old - _random_weights(old, classes, counts, unit, generator))
         for _ in range(RANDOM_SUBSETS)
     ]
-    error, length = _error(gradients, classes, old - new), _error(gradients, classes, old)
+    products = torch.zeros(3, dtype=torch.float64, device=device)  # of goal and reached, with themselves and each other
+    for members in classes:
+        goal, reached = (_sum_of(gradients, members, of[members]) for of in (old, new))
+        products += torch.stack([goal.square().sum(), reached.square().sum(), (goal * reached).sum()])
+    length, own_length, product = products[0].sqrt().item(), products[1].sqrt().item(), products[2].item()
+    cosine = product / (length * own_length) if length * own_length > 0 else 0.0
+    error, uniform = _error(gradients, classes, old - new), sum(by_chance) / RANDOM_SUBSETS
     per_class = {int(c): int(in_coreset[named == c].sum()) for c in torch.unique(named)}
-    return _report(chosen, error, length, sum(by_chance) / RANDOM_SUBSETS, per_class)
+    return _report(chosen, error, length, uniform, per_class, cosine)
 
 
 def _gradients_of(pool: Any, checked: bool) -> LastLayerGradients:
@@ -102,12 +109,7 @@ def _gradients_of(pool: Any, checked: bool) -> LastLayerGradients:
 
 
 def _report(
-    weights: Tensor,
-    error: float,
-    length: float,
-    uniform: float,
-    per_class: dict[int, int],
-    cosine: float | None = None,
+    weights: Tensor, error: float, length: float, uniform: float, per_class: dict[int, int], cosine: float
 ) -> Explanation:
     return Explanation(
         gradient_error=error,
@@ -124,11 +126,7 @@ def _report(
 
 
 def _error(gradients: LastLayerGradients, classes: list[Tensor], difference: Tensor) -> float:
-    squares = 0.0
-    for rows in classes:
-        part = LastLayerGradients(gradients.features[rows], gradients.residuals[rows], gradients.bias)
-        squares += float(part.weighted_sum(difference[rows]).square().sum())
-    return math.sqrt(squares)
+    return math.sqrt(sum(float(_sum_of(gradients, rows, difference[rows]).square().sum()) for rows in classes))
 
 
 def _random_weights(
@@ -163,10 +161,18 @@ def _explain_target(
             scale = (random * goal).sum((1, 2), True) / random.square().sum((1, 2), True).clamp_min(1e-300)
             random = scale.clamp_min(0) * random
         by_chance.append(float(torch.linalg.vector_norm(goal - random)))
-    error, uniform = float(torch.linalg.vector_norm(goal - reached)), sum(by_chance) / RANDOM_SUBSETS
-    length, own_length = float(torch.linalg.vector_norm(goal)), float(torch.linalg.vector_norm(reached))
-    cosine = float((goal * reached).sum()) / (length * own_length) if length * own_length > 0 else 0.0
-    return _report(weights, error, length, uniform, {number: len(own) for number, own in enumerate(mine)}, cosine)
+    error, uniform = float((goal - reached).norm()), sum(by_chance) / RANDOM_SUBSETS
+    counts = {number: len(own) for number, own in enumerate(mine)}
+    found = _report(weights, error, float(goal.norm()), uniform, counts, _cosine(goal, reached))
+    if len(goals) == 1:
+        return found
+    each = zip(goal, reached, strict=True)
+    return replace(found, by_target=tuple((float((a - b).norm()), _cosine(a, b)) for a, b in each))
+
+
+def _cosine(goal: Tensor, reached: Tensor) -> float:
+    lengths = float(goal.norm()) * float(reached.norm())
+    return float((goal * reached).sum()) / lengths if lengths > 0 else 0.0
 
 
 def _sum_of(gradients: LastLayerGradients, rows: Tensor, weights: Tensor) -> Tensor:

@@ -26,7 +26,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gcr.select.checks import as_matrix, as_rows, check_budget, check_memory, is_number, is_whole, like_input
+from gcr.select.checks import (
+    as_matrix,
+    as_rows,
+    check_budget,
+    check_finite,
+    check_memory,
+    is_number,
+    is_whole,
+    like_input,
+)
 from gcr.select.coreset import Coreset, Pool, choose_per_class
 from gcr.select.cuda_graph import capture
 from gcr.settings import BadInput, Settings
@@ -36,6 +45,7 @@ Progress = Callable[[int, int], object]  # (rows chosen, budget)
 TOP = {"cpu": 1024, "cuda": 2048}  # rows that are walked alone
 ROUNDS_UNSEEN = 16  # centres between two looks of the host; on a GPU captured together
 BLOCK = 2**22  # numbers that are held at once in a block of rows
+LONGEST = 1e140  # of features in float64, whose squares are added up
 
 
 def k_centre(
@@ -60,11 +70,16 @@ def k_centre(
     ([0, 3, 2], 'every row is within 0.1 of a chosen one')
     """
     device = features.device if isinstance(features, Tensor) else torch.device("cpu")
-    rows = as_matrix("features", features, device)
+    rows = as_matrix("features", features, device, finite=False)
     n = len(rows)
-    if projection is None:  # the rows themselves, which are read again and again, and their copies in float32
+    matrix = None if projection is None else _projection(rows, projection)
+    if matrix is None:  # the rows themselves, which are read again and again, and their copies in float32
         needed = rows.numel() * (rows.element_size() + 4)
         check_memory("features", needed, device, "give projection=, the numbers to keep of a row")
+    else:
+        needed = n * matrix.shape[1] * (matrix.element_size() + 4)
+        check_memory("projected features", needed, device, "give a projection with fewer columns")
+    check_finite("features", rows)
     check_budget(budget, n)
     first = None
     if keep is not None:
@@ -77,8 +92,10 @@ def k_centre(
         if not is_whole(start):
             raise BadInput(f"start must be the number of a row, got {start}")
         first = as_rows("start", [start], n, device)
-    if projection is not None:
-        rows = _projected(rows, projection)
+    if matrix is not None:
+        rows = torch.cat([block.to(matrix.dtype) @ matrix for block in rows.split(max(BLOCK // rows.shape[1], 1))])
+        check_finite("projected features", rows)
+    _check_lengths(rows)
     walk = Walk(rows)
     order = walk.run(int(budget), first if first is not None and len(first) else None, progress)
     radius = float(walk.near.amax().clamp_min(0))
@@ -257,11 +274,10 @@ class TopWalk:
                 return torch.cat(chosen)
 
 
-def _projected(rows: Tensor, projection: Any) -> Tensor:
-    """The rows times a matrix [d, p], or a random one of p columns: [n, p], in float64 for float64 and integers."""
+def _projection(rows: Tensor, projection: Any) -> Tensor:
+    """The matrix [d, p], or a random one of p columns, in float64 for rows of float64 and integers."""
     d = rows.shape[1]
     small = rows.dtype in (torch.float16, torch.bfloat16, torch.float32)
-    kind = torch.float32 if small else torch.float64
     if is_number(projection):
         if not is_whole(projection):
             raise BadInput(f"projection must be a whole number of columns or a matrix, got {projection}")
@@ -273,5 +289,13 @@ def _projected(rows: Tensor, projection: Any) -> Tensor:
         matrix = as_matrix("projection", projection, rows.device)
         if len(matrix) != d:
             raise BadInput(f"projection must have a row for each of the {d} features, got shape {tuple(matrix.shape)}")
-    matrix = matrix.to(rows.device, kind)
-    return torch.cat([block.to(kind) @ matrix for block in rows.split(max(BLOCK // d, 1))])
+    converted: Tensor = matrix.to(rows.device, torch.float32 if small else torch.float64)
+    return converted
+
+
+def _check_lengths(rows: Tensor) -> None:
+    """Squares of distances must be numbers of float64: those of shorter types always are."""
+    if rows.dtype == torch.float64:
+        largest = max(float(block.abs().amax()) for block in rows.split(max(BLOCK // max(rows.shape[1], 1), 1)))
+        if largest > LONGEST or 0 < largest < 1 / LONGEST:
+            raise BadInput(f"features must be between {1 / LONGEST:g} and {LONGEST:g}, got {largest:g}; scale them")

@@ -175,6 +175,7 @@ def match_targets(
     free = torch.ones(len(gradients), dtype=torch.bool, device=weights.device)
     is_kept = torch.zeros_like(free).index_fill(0, keep, True)
     whole, parts, missing = float(sum(budgets)), list[tuple[Tensor, Tensor, int]](), 0.0
+    unspent, unserved = 0.0, 0
     for group, (rows, budget) in enumerate(zip(groups, budgets, strict=True)):
         kept = torch.nonzero(is_kept[rows]).flatten()
         needed = len(kept) if cost is None else float(cost[rows][kept].sum())
@@ -204,15 +205,24 @@ def match_targets(
             taken = torch.nonzero((found > 0) | is_kept[rows]).flatten()
             free[rows[taken]] = False
             parts.append((rows[taken], found[taken], number))
-            missing += max(share - len(taken), 0) if cost is None else 0
+            missing += max(share - len(taken), 0) if price is None else 0
+            if price is not None:
+                left_over = share - float(price[taken].sum())
+                dear = not bool((free[rows] & (price <= left_over)).any())
+                unspent += 0.0 if dear else left_over
+                unserved += dear and not len(taken)
     chosen = torch.cat([rows for rows, _, _ in parts])
     order = chosen.argsort()
     serves = torch.cat([torch.full_like(rows, number) for rows, _, number in parts])[order]
-    note = f"matching ended {missing:g} rows below the budget: no other row comes nearer" if missing >= 1 else ""
     several = targets is not None and len(targets) > 1
     empty = [number for number in range(len(targets or [])) if not bool((serves == number).any())] if several else []
-    if empty:
-        note = "; ".join([*([note] if note else []), f"no row for target {', '.join(map(str, empty))}"])
+    notes = {
+        f"matching ended {missing:g} rows below the budget: no other row comes nearer": missing >= 1,
+        f"matching left {unspent:g} of {whole:g} unspent: no other row comes nearer": unspent > 0,
+        f"{unserved} shares of the budget are below the cost of any row": unserved,
+        f"no row for target {', '.join(map(str, empty))}": empty,
+    }
+    note = "; ".join(text for text, holds in notes.items() if holds)
     return Coreset(chosen[order], torch.cat([part for _, part, _ in parts])[order], note, serves if several else None)
 
 

@@ -75,8 +75,14 @@ class Projector:
                 )
             return found.squeeze(0)
 
-        with sdpa_kernel(SDPBackend.MATH):  # the one that can be batched
-            found = vmap(grad(loss_of), (None, 0, 0))(self.chosen, inputs, labels)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):  # the one that can be batched
+                found = vmap(grad(loss_of), (None, 0, 0))(self.chosen, inputs, labels)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            why = str(error).strip().splitlines()[0]
+            raise BadInput(f"net and loss must be ones that torch.func can batch over examples ({why})") from error
         return torch.cat([found[name].flatten(1) for name in self.chosen], 1)
 
     def project(self, gradients: Tensor) -> Tensor:
@@ -123,10 +129,19 @@ def chosen_names(named: dict[str, nn.Parameter], parameters: Any) -> list[str]:
     """Names of the parameters: those that need gradients, those whose names contain a text, or those given."""
     if parameters is None:
         found = [name for name, value in named.items() if value.requires_grad]
+        if not found:
+            raise BadInput("no parameter of net requires a gradient; name some with parameters=")
     elif isinstance(parameters, str):
         found = [name for name in named if parameters in name]
     else:
-        wanted = list(parameters)
+        wanted = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        ids = {id(value) for value in named.values()}
+        for one in wanted:
+            if not (any(one in name for name in named) if isinstance(one, str) else id(one) in ids):
+                got = (
+                    repr(one) if isinstance(one, str) else f"another tensor of shape {tuple(getattr(one, 'shape', ()))}"
+                )
+                raise BadInput(f"parameters must be the net's, such as {', '.join(list(named)[:3])}; got {got}")
         texts, own = [w for w in wanted if isinstance(w, str)], {id(w) for w in wanted if not isinstance(w, str)}
         found = [name for name, value in named.items() if id(value) in own or any(text in name for text in texts)]
     if not found:
@@ -140,7 +155,10 @@ def collect_projected(
     projector: Projector, batches: Iterable[tuple[Tensor, Tensor]], to: str | Path | None
 ) -> ProjectedGradients:
     """One pass. Rows that the file has are not computed again, but the first and the last of them, to compare."""
-    file = None if to is None else RowFile(Path(to), projector.width)
+    try:
+        file = None if to is None else RowFile(Path(to), projector.width)
+    except OSError as refused:
+        raise BadInput(f"cannot write {to} ({refused.strerror}); name another file") from None
     held, labels, error, checked, begin = list[Tensor](), list[Tensor](), 0.0, 0, 0
     try:
         for inputs, own in batches:

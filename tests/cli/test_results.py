@@ -69,6 +69,7 @@ def test_runs_are_trained_again_and_compared(gcr, tmp_path):
     one = gcr("results", "repeat", file / "seq-digits-er-k20", "--seeds", 1, "--out", tmp_path / "again")
     assert "1 of 1" in one[1]  # seed 1 is there already
     assert "1 of 1 runs were there already" in one[2]
+    assert "another --out trains them anew" in one[1]
 
 
 def test_a_run_that_differs_when_trained_again(gcr, tmp_path):

@@ -169,6 +169,32 @@ def test_what_does_not_fit_in_memory(tmp_path, monkeypatch, kind):
         assert len(gcr.k_centre(values, 2).rows) == 2
 
 
+def test_memory_is_asked_for_before_rows_are_read(monkeypatch):
+    """A row that is not finite would be named otherwise; and what a projection makes counts too."""
+    features = np.full((65536, 1), np.nan, np.float32)
+    monkeypatch.setattr("os.sysconf", lambda name: 96 if name == "SC_PHYS_PAGES" else 4096)
+    for choose in (gcr.k_centre, gcr.select_coreset):
+        with pytest.raises(BadInput, match="must fit in memory"):
+            choose(features, 9)
+    with pytest.raises(BadInput, match=r"projected features must fit in memory .* fewer columns"):
+        gcr.k_centre(features, 9, projection=1)
+
+
+def test_features_too_long_or_too_short_for_distances():
+    features = np.random.default_rng(0).normal(size=(50, 3))
+    for scale in (1e150, 1e-150):
+        with pytest.raises(BadInput, match=r"features must be between 1e-140 and 1e\+140, got .*; scale them"):
+            gcr.k_centre(features * scale, 4)
+    short, long = (gcr.k_centre(features * scale, 4).rows.tolist() for scale in (1e-130, 1e130))
+    assert short == long == gcr.k_centre(features, 4).rows.tolist()
+
+
+def test_a_projection_that_overflows():
+    features = (np.random.default_rng(0).normal(size=(50, 8)) * 1e37).astype(np.float32)
+    with pytest.raises(BadInput, match="projected features must be finite"):
+        gcr.k_centre(features, 4, projection=np.full((8, 2), 100.0))
+
+
 def test_what_does_not_fit_in_a_container(tmp_path, monkeypatch):
     """Control groups write a number of bytes, or "max"."""
     monkeypatch.setattr("gcr.select.checks.CONTAINER_LIMITS", (tmp_path / "memory.max", tmp_path / "of-an-older-kind"))

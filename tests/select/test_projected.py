@@ -1,5 +1,7 @@
 """``gcr.collect(…, gradients="projected")``: rows, their error, files that go on, and bad input."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -164,7 +166,19 @@ def test_files_that_do_not_fit(tmp_path):
     [
         ({"gradients": "all"}, "gradients must be 'last-layer' or 'projected', got 'all'"),
         ({"parameters": "lora_"}, "parameters must name some of the net's, such as 1.weight"),
+        (
+            {"parameters": ["5.", "lora_"]},
+            "parameters must be the net's, such as 1.weight, 1.bias, 2.weight; got 'lora_'",
+        ),
+        ({"parameters": nn.Parameter(torch.zeros(2, 3))}, "got another tensor of shape (2, 3)"),
+        ({"net": make_net().requires_grad_(False)}, "no parameter of net requires a gradient"),
+        ({"seed": "a"}, "seed must be a whole number >= 0, got 'a'"),
+        (
+            {"loss": lambda logits, labels: logits.sum(1) * labels.item()},
+            "ones that torch.func can batch over examples",
+        ),
         ({"width": 0}, "width must be a whole number >= 1, got 0"),
+        ({"to": "no-such-folder/rows.npy"}, "cannot write no-such-folder/rows.npy (No such file or directory)"),
         ({"last_layer": nn.Linear(2, 2)}, "last_layer goes with gradients='last-layer'"),
         ({"gradients": "last-layer", "parameters": "5."}, "parameters and to go with gradients='projected'"),
         ({"loader": []}, "loader is empty"),
@@ -176,3 +190,17 @@ def test_bad_input_of_collect(arguments, message):
     with pytest.raises(BadInput) as caught:
         gcr.collect(**({"net": make_net(), "loader": batches(), "gradients": "projected"} | arguments))
     assert message in str(caught.value)
+
+
+def test_a_file_cut_short_after_it_was_made(tmp_path):
+    """Reading beyond its end would end the process."""
+    found = gcr.collect(
+        make_net(), batches((2000, 2000)), gradients="projected", parameters="5.", to=tmp_path / "g.npy"
+    )
+    size = (tmp_path / "g.npy").stat().st_size
+    os.truncate(tmp_path / "g.npy", 10_000)
+    try:
+        with pytest.raises(BadInput, match=r"g.npy has 10,000 bytes, and .* were mapped"):
+            gcr.select_coreset(found.gradients, 5)
+    finally:
+        os.truncate(tmp_path / "g.npy", size)

@@ -134,6 +134,11 @@ def test_several_targets_each_have_their_rows():
     about = gcr.explain(chosen, rows, target=[first, second])
     assert about.per_class == {0: int((chosen.serves == 0).sum()), 1: int((chosen.serves == 1).sum())}
     assert about.relative_to_uniform < 0.5
+    for number, target in enumerate((first, second)):
+        mine = chosen.serves == number
+        reached = chosen.weights[mine] @ rows[chosen.rows[mine]]
+        cosine = reached @ target / np.linalg.norm(reached) / np.linalg.norm(target)
+        assert about.by_target[number] == pytest.approx((np.linalg.norm(target - reached), cosine))
 
 
 def test_explain_measures_the_distance_to_the_target():
@@ -156,7 +161,9 @@ def test_explain_compares_with_what_was_matched():
     assert about.gradient_error < 0.1 * gcr.explain(chosen, rows).gradient_error
     assert about.per_class == {0: 10, 1: 10}
     unit = gcr.select_coreset(rows, 20, weights="unit")
-    assert gcr.explain(unit, rows, weights="unit").relative_to_uniform < 1
+    about, goal, reached = gcr.explain(unit, rows, weights="unit"), rows.sum(0), rows[unit.rows].sum(0)
+    assert about.relative_to_uniform < 1
+    assert about.cosine == pytest.approx(goal @ reached / np.linalg.norm(goal) / np.linalg.norm(reached))
 
 
 def test_explain_refuses_what_does_not_fit():
@@ -207,6 +214,30 @@ def test_kept_rows_are_in_and_all_weights_are_the_best(seed):
     stacked = np.vstack([mine.T, np.sqrt(0.2) * np.eye(12)])
     best = nnls(stacked, np.concatenate([rows.sum(0), np.zeros(12)]))[0]
     np.testing.assert_allclose(chosen.weights, best, rtol=1e-6, atol=1e-8)
+
+
+def test_a_budget_that_is_not_spent_is_noted():
+    rows, price, away = abs(random_rows()), np.full(60, 3.0), -np.ones(8)
+    assert gcr.select_coreset(rows, 30, target=away, cost=price).note == (
+        "matching left 30 of 30 unspent: no other row comes nearer"
+    )
+    dear = gcr.select_coreset(rows, 8, cost=price, groups=np.arange(60) % 4)
+    assert dear.note == "4 shares of the budget are below the cost of any row"
+    assert gcr.select_coreset(rows, 8, cost=price).note == ""
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-2])
+def test_a_ridge_that_outweighs_the_rows_is_noted(scale):
+    note = gcr.select_coreset(scale * random_rows(), 10, target=scale * np.ones(8)).note
+    assert ("ridge 0.5 outweighs the rows, of squared length" in note) == (scale < 1)
+    assert gcr.select_coreset(scale * random_rows(), 10, ridge=0.5 * scale**2).note == ""
+
+
+def test_kept_rows_may_be_a_mask():
+    rows, kept = random_rows(), [3, 50]
+    mask = np.isin(np.arange(60), kept)
+    for choose in (gcr.select_coreset, gcr.k_centre):
+        assert choose(rows, 9, keep=mask).rows.tolist() == choose(rows, 9, keep=kept).rows.tolist()
 
 
 def test_a_kept_row_that_does_not_help_has_no_weight():
@@ -278,8 +309,11 @@ def test_a_mapped_file_cut_short_afterwards(tmp_path):
     """Reading beyond its end would end the process, so the error comes first."""
     np.save(tmp_path / "rows.npy", random_rows(4000, 8))
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    tensor = torch.from_numpy(np.load(tmp_path / "rows.npy", mmap_mode="c"))
     calls = (
         lambda: gcr.select_coreset(mapped, 5),
+        lambda: gcr.select_coreset(tensor, 5),
+        lambda: gcr.k_centre(tensor[:, 1:], 5),
         lambda: gcr.select_coreset(gcr.LastLayerGradients(np.asarray(mapped)[2000:], np.ones((2000, 1))), 5),
         lambda: gcr.select_coreset(random_rows(), 5, target=mapped),
         lambda: gcr.k_centre(mapped[3000:], 5),
@@ -302,6 +336,11 @@ def test_a_mapped_file_cut_short_afterwards(tmp_path):
         ({"target": np.ones(7)}, "target must have 8 numbers a row, as the gradients have, got 7"),
         ({"target": [np.ones(8), np.ones(9)]}, "target must have 8 numbers a row, as the gradients have, got 9"),
         ({"target": np.full(8, np.nan)}, "target must be finite, got NaN"),
+        (
+            {"target": np.ones((2, 2, 8))},
+            "target must be a vector, a matrix, or several in a list, got shape (2, 2, 8)",
+        ),
+        ({"budget": "5"}, "budget must be a whole number from 1 to 60, the number of rows, got '5'"),
         ({"target": np.full(8, 1e200)}, "target or gradients are too long"),
         (
             {"target": gcr.LastLayerGradients(np.ones((3, 7)), np.ones((3, 1)))},
@@ -320,7 +359,10 @@ def test_a_mapped_file_cut_short_afterwards(tmp_path):
             "numbers, got text or objects; np.unique(groups",
         ),
         ({"gradients": gcr.Pool(torch.zeros(3), torch.ones(3))}, "got a Pool; gcr.LastLayerGradients(pool.features"),
-        ({"budget": {0: "1", 1: 2}, "groups": np.arange(60) % 2, "cost": np.ones(60)}, "budget of group 0 must be"),
+        (
+            {"budget": {0: "1", 1: 2}, "groups": np.arange(60) % 2, "cost": np.ones(60)},
+            "must be a finite number >= 0, got '1'",
+        ),
         ({"keep": [60]}, "keep must have row numbers from 0 to 59, got 60"),
         ({"keep": [1], "cost": np.full(60, 9.0), "budget": 9.5}, None),
         ({"keep": [1, 2], "cost": np.full(60, 9.0), "budget": 9.5}, "at least the cost of the kept rows, 18, got 9.5"),
