@@ -216,13 +216,13 @@ def main() -> None:
             "growth": partial(growth, device),
         }
         for name in PARTS if options.only is None else [options.only]:
-            written[name] = parts[name]()
+            written[name] = [row | {"machine": platform.machine()} for row in parts[name]()]
             for row in written[name]:
                 print(name, json.dumps(row), flush=True)
     written["device"] = (
         torch.cuda.get_device_name()
         if device == "cuda"
-        else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+        else f"CPU, {torch.get_num_threads()} threads"  # which one is in the rows
     )
     written["versions"] = {"gcr": gcr.__version__, "torch": torch.__version__, "numpy": np.__version__}
     out.write_text(json.dumps(written, indent=2) + "\n")
