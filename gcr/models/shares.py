@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -147,7 +148,7 @@ class Shares:
 
 
 def lost(error: Exception) -> str:
-    why = " ".join(re.sub(r"\[[^\]]*:\d+\]", "", str(error)).split())[:120]  # without places in its source
+    why = shorten(re.sub(r"\[[^\]]*:\d+\]", "", str(error)), 120, placeholder=" …")  # without places in its source
     return (
         f"another process of this run ended or does not answer ({why}); the run stops here: the same command, with any "
         "number of processes, continues it from its last checkpoint"
