@@ -86,13 +86,9 @@ def explain(
         _error(gradients, classes, old - _random_weights(old, classes, counts, unit, generator))
         for _ in range(RANDOM_SUBSETS)
     ]
-    products = torch.zeros(3, dtype=torch.float64, device=device)  # of goal and reached, with themselves and each other
-    for members in classes:
-        goal, reached = (_sum_of(gradients, members, of[members]) for of in (old, new))
-        products += torch.stack([goal.square().sum(), reached.square().sum(), (goal * reached).sum()])
-    length, own_length, product = products[0].sqrt().item(), products[1].sqrt().item(), products[2].item()
-    cosine = product / (length * own_length) if length * own_length > 0 else 0.0
-    error, uniform = _error(gradients, classes, old - new), sum(by_chance) / RANDOM_SUBSETS
+    error, length, reached = (_error(gradients, classes, of) for of in (old - new, old, new))
+    uniform = sum(by_chance) / RANDOM_SUBSETS
+    cosine = (length**2 + reached**2 - error**2) / (2 * length * reached) if length * reached > 0 else 0.0
     per_class = {int(c): int(in_coreset[named == c].sum()) for c in torch.unique(named)}
     return _report(chosen, error, length, uniform, per_class, cosine)
 

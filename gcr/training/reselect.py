@@ -81,7 +81,8 @@ def reselect(
     about: dict[str, object] = {"from": len(rows), "kept": len(coreset.rows), "note": coreset.note}
     if pool.residuals is None:
         return about
-    return about | {name: value for name, value in asdict(explain(coreset, pool)).items() if value is not None}
+    found = asdict(explain(coreset, pool))
+    return about | {name: value for name, value in found.items() if name not in ("cosine", "by_target")}
 
 
 def agreed(selector: Selector, net: Network) -> Selector:
