@@ -88,9 +88,8 @@ def select_coreset(
     largest = n if division is None else int(division.unique(return_counts=True)[1].max())
     held = HELD * largest * (rows.features.shape[1] + rows.residuals.shape[1])
     check_memory("gradients", held, device, "divide the rows by groups=, or project the gradients")
-    check_finite("gradients" if rows.is_matrix else "features", rows.features)
-    if not rows.is_matrix:
-        check_finite("residuals", rows.residuals)
+    check_finite("features" if isinstance(gradients, LastLayerGradients) else "gradients", rows.features)
+    check_finite("residuals", rows.residuals)
     price = None if cost is None else _cost(cost, n, device)
     shares, total = _shares(budget, division, n, price)
     if target is None and keep is None and price is None:

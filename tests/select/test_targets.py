@@ -340,6 +340,10 @@ def test_a_mapped_file_cut_short_afterwards(tmp_path):
             {"target": np.ones((2, 2, 8))},
             "target must be a vector, a matrix, or several in a list, got shape (2, 2, 8)",
         ),
+        (
+            {"gradients": gcr.LastLayerGradients(np.ones((9, 2)), np.full((9, 1), np.nan), bias=False)},
+            "residuals must be finite, got NaN or infinity in 9 of 9 rows",
+        ),
         ({"budget": "5"}, "budget must be a whole number from 1 to 60, the number of rows, got '5'"),
         ({"target": np.full(8, 1e200)}, "target or gradients are too long"),
         (
