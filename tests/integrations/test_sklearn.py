@@ -159,7 +159,7 @@ def test_a_module_is_copied(blobs):
     torch.manual_seed(0)
     net = torch.nn.Linear(5, 4)
     before = net.weight.clone()
-    classifier = small(net=net).fit(x, y)
+    classifier = small(net=net, epochs=20).fit(x, y)
     assert torch.equal(net.weight, before)
     assert classifier.score(x, y) > 0.95
     assert clone(classifier).fit(x, y).score(x, y) == classifier.score(x, y)
