@@ -141,11 +141,11 @@ def _against_own(
         _, scenario, online = key
         if (whole := own(scenario, online)) is not None:
             test = compare(group.by_seed("accuracy"), whole.by_seed("accuracy"))
-            found[key] = f"{test.difference:+.2f} ± {test.sem:.2f}"
+            found[key] = f"{test.difference:+.2f}" + ("" if test.sem is None else f" ± {test.sem:.2f}")
             if test.n == (15 if online else offline_seeds) and test.p is not None:
                 tested[key] = test.p
             else:
-                found[key] += f" ({test.n} seeds)"
+                found[key] += f" ({test.n} seed{'s' * (test.n > 1)})"
     for cells_together in [[cell] for cell in CELLS] if by_cell else [CELLS]:
         these = [key for key in tested if key[1:] in cells_together]
         for key, p in zip(these, after_holm([tested[key] for key in these], announced), strict=True):
