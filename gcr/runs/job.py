@@ -90,6 +90,8 @@ def job_steps(
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
+        if "CUDA error: out of memory" in str(error):  # by the driver, as for the launch of a graph
+            raise torch.OutOfMemoryError(str(error)) from error
         listen(ended_by(number, error))
 
 

@@ -13,8 +13,18 @@ def capture(function: Callable[[], None], graph_pool: Any = None) -> torch.cuda.
     """The kernels that ``function`` would launch. Nothing is computed until the graph is replayed.
 
     Graphs with one ``graph_pool`` share memory: they must be replayed in turn, on one CUDA stream. Only the current
-    CUDA stream waits, so other runs on the device go on.
+    CUDA stream waits, so other runs on the device go on. Where memory is short it is tried a second time, with the
+    memory that torch keeps and does not use: during a capture it cannot give that back.
     """
+    try:
+        return _captured(function, graph_pool)
+    except torch.OutOfMemoryError:
+        pass  # the error holds on to what had been allocated; from here on it is gone
+    torch.cuda.empty_cache()
+    return _captured(function, graph_pool)
+
+
+def _captured(function: Callable[[], None], graph_pool: Any) -> torch.cuda.CUDAGraph:
     current = torch.cuda.current_stream()
     stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current
     stream.wait_stream(current)

@@ -86,6 +86,7 @@ def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device) ->
                 job = next(waiting, None)
                 more = job is not None
                 if job is not None:
+                    _make_room(device)
                     stream = torch.cuda.Stream(device)
                     stream.wait_stream(outside)
                     members.append(Member(job, stream))
@@ -145,6 +146,14 @@ class Growth:
             self.size, self.best_rate = 2 * self.size, rate
         else:
             self.final = True
+
+
+def _make_room(device: torch.device) -> None:
+    """Where little memory is free, give back what runs that have ended left. torch keeps it for their CUDA streams and
+    graphs, and a step that is being captured cannot take it. All runs wait meanwhile, so not after every run."""
+    free, total = torch.cuda.mem_get_info(device)
+    if free < total / 4:
+        torch.cuda.empty_cache()
 
 
 def _has_room(device: torch.device, free_at_first: int) -> bool:

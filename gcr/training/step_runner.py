@@ -96,6 +96,8 @@ class StepRunner:
         """The step as a graph; None where it cannot be captured: then it has run eagerly, as all after it will."""
         try:
             graph = self.graphs[phase] = capture(launch, self.graph_pool)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             if self.insists:
                 raise BadInput(

@@ -13,7 +13,7 @@ from made_runs import finish
 
 from gcr.experiments.experiment import compose
 from gcr.files import read_json
-from gcr.runs import estimate, local
+from gcr.runs import estimate, job, local
 from gcr.runs.engine import run_all
 from gcr.runs.estimate import Estimator, shape_and_examples
 from gcr.runs.folder import RunFolder
@@ -54,6 +54,23 @@ def test_one_failure_does_not_stop_the_others(tmp_path, processes):
     assert failure.error.startswith(f"{todo[1].folder.path}: File exists; ")
     assert todo[0].folder.finished
     assert todo[2].folder.finished
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: out of memory")]
+)
+def test_a_lack_of_gpu_memory_is_for_the_pack_whoever_names_it(tmp_path, monkeypatch, error):
+    """torch's allocator, or the driver: a pack that is smaller may have room."""
+
+    def train(*args):
+        yield True
+        raise error
+
+    monkeypatch.setattr(job, "_train", train)
+    steps = job.job_steps(0, jobs(tmp_path, 1)[0], Execution("cpu"), pytest.fail)
+    assert next(steps)
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+        next(steps)
 
 
 def train_with_workers_that_die(monkeypatch, todo, each_round):

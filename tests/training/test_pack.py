@@ -35,6 +35,7 @@ def device(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, getattr(Device, name))
     monkeypatch.setattr(torch.cuda, "current_stream", Device.Stream)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**30, 2**30))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     return torch.device("cuda")
 
@@ -198,3 +199,19 @@ def test_out_of_memory_makes_the_pack_smaller(device):
     assert sorted(ended) == list(range(6))
     assert most.count(4) == 1
     assert max(most) == 4
+
+
+def test_what_ended_runs_left_is_given_back_where_little_is_free(device, monkeypatch):
+    free = iter([100, 60, 24, 90])  # of 100, as each of four runs comes
+    given_back = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(free), 100))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(len(began)))
+    began = []
+
+    def job(number):
+        began.append(number)
+        yield True
+
+    run_pack(map(job, range(4)), 1, device)
+    assert began == list(range(4))
+    assert given_back == [2]  # before the third

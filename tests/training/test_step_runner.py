@@ -10,10 +10,10 @@ from gcr.memory import Policy
 from gcr.methods import Er, Gcr
 from gcr.select import GradApprox
 from gcr.settings import BadInput
-from gcr.training import How
+from gcr.training import How, step_runner
 from gcr.training.numerics import computing, resolved
 from gcr.training.sgd import Sgd
-from gcr.training.step_runner import pick_mode
+from gcr.training.step_runner import StepRunner, pick_mode
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -35,6 +35,19 @@ def test_an_optimizer_that_cannot_be_captured_says_so():
     mode, remark = pick_mode("captured", GPU, optimizer(Adagrad))
     assert mode == "eager"
     assert remark == "the step cannot be captured (Adagrad has no capturable form); it runs eagerly"
+
+
+def test_a_capture_without_memory_is_no_reason_to_run_eagerly(monkeypatch):
+    """Eager steps would take ten times as long, and as much memory."""
+
+    def capture(launch, graph_pool):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(step_runner, "capture", capture)
+    runner = object.__new__(StepRunner)
+    runner.graphs, runner.graph_pool, runner.insists = {}, None, False
+    with pytest.raises(torch.OutOfMemoryError):
+        runner._captured((8, True, True, 0), lambda: pytest.fail("it ran eagerly"))
 
 
 def test_modes_that_cannot_be():
