@@ -7,8 +7,8 @@ Images of 3 x 32 x 32, batches of 32, 500 remembered examples, no augmentation o
 a run: draws, memory, normalisation of uint8 images, network, optimizer. Theirs is ``observe`` of their method on float
 images; their loader is not timed. ResNet-18 is each side's own; the convnet, which they do not have, is made of torch's
 layers for them. Each side has a process and one thread of its own. They step in short turns, one after the other; the
-ratio is the median over turns, of processor time. Writes ``results/step-beside-mammoth.json``; without ``--mammoth``
-it prints that file.
+ratio is the median over turns, of processor time. Writes ``results/step-beside-mammoth.json``, a report for each kind
+of processor; without ``--mammoth`` it prints that file.
 """
 
 from __future__ import annotations
@@ -131,6 +131,11 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['model']:9} {row['method']:6} {times}  ratio {row['ratio']} (limit {LIMIT})"
 
 
+def reports(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mammoth", type=Path, help="a checkout; without one, what was measured before is printed")
@@ -145,7 +150,8 @@ def main() -> None:
         serve(steps)
         return
     if given.mammoth is None:
-        print("A step on a CPU, from results/:", *map(line, json.loads(given.out.read_text())["rows"]), sep="\n  ")
+        for report in reports(given.out):
+            print(f"A step on a CPU, from results/: {report['device']}", *map(line, report["rows"]), sep="\n  ")
         return
     load, rows = os.getloadavg()[0], []
     for model in STEPS:
@@ -154,7 +160,8 @@ def main() -> None:
             print(line(rows[-1]), flush=True)
     about = {"device": f"{platform.machine()} CPU, {torch.get_num_threads()} threads", "load": load, "limit": LIMIT}
     about |= {"mammoth": commit_of(given.mammoth), "torch": torch.__version__}
-    given.out.write_text(json.dumps(about | {"rows": rows}, indent=2) + "\n")
+    others = [report for report in reports(given.out) if report["device"] != about["device"]]
+    given.out.write_text(json.dumps([*others, about | {"rows": rows}], indent=2) + "\n")
     print(f"written: {given.out}")
 
 
