@@ -9,6 +9,7 @@ from functools import partial
 import evidence_library as library
 import evidence_other as other
 import evidence_plus as plus
+from evidence_due import ONLINE, ROWS
 from evidence_runs import AT_TASK_ENDS, DATA, LEVEL, NAMES, Cell, Group, cells, difference, markdown, marked, read
 
 from gcr.analysis.statistics import significant_after_holm, verdict
@@ -85,26 +86,29 @@ def selection() -> str:
     online, offline, points = read("online-variants"), read("offline-variants"), read("digits-open-points")
     again = read("offline-selection")  # one pack, seeds that no choice was made by
     gcr = {(c.regime, c.scenario, c.group.buffer): c.group for c in cells("accuracy") if c.method == "gcr"}
-    name, kinds = "seq-cifar10-online-gcr-k500-", ("default", "weights-unit", "rows-random", "class-balanced")
+    kinds = ("default", "weights-unit", "rows-random", "class-balanced")
     cases: dict[str, list[Group | None]] = {
-        "S-CIFAR-10 online": [
-            gcr["online", "seq-cifar10", 500],
-            *(online[name + kind] for kind in ("unit", "random-rows", "class-balanced")),
-        ],
-        "S-CIFAR-10 offline": [
+        f"{DATA[scenario]}, K = {buffer:,}, online": [
+            gcr["online", scenario, buffer],
+            *(online.get(f"{scenario}-online-gcr-k{buffer}-{what}") for what in ROWS),
+        ]
+        for scenario, buffer, _ in ONLINE
+        if all(f"{scenario}-online-gcr-k{buffer}-{what}" in online for what in ROWS)
+    } | {
+        "S-CIFAR-10, K = 500, offline": [
             gcr["offline", "seq-cifar10", 500],
             None,
             None,
             offline["seq-cifar10-gcr-k500-class-balanced"],
         ],
-        "S-CIFAR-100 offline": [
+        "S-CIFAR-100, K = 2,000, offline": [
             again["seq-cifar100-gcr-k2000"],
             None,
             None,
             again["seq-cifar100-gcr-class-balanced-k2000"],
         ],
-        "digits online": [points["online-" + kind] for kind in kinds],
-        "digits offline": [points["offline-" + kind] for kind in kinds],
+        "digits, online": [points["online-" + kind] for kind in kinds],
+        "digits, offline": [points["offline-" + kind] for kind in kinds],
     }
     head = [
         "data",

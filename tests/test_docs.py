@@ -110,16 +110,37 @@ def test_the_tables_equal_the_raw_results():
 
 def test_runs_of_gcr_plus_are_those_that_were_announced(monkeypatch):
     """No run under another name, seed or setting than ``benchmarks/gcr_plus_runs.py`` has."""
+    cells, read = announced("gcr_plus_runs", monkeypatch)
+    for file in {cell.file for cell in cells}:
+        assert read(file).keys() <= {cell.name for cell in cells if cell.file == file}
+    check_runs(cells, read)
+
+
+def test_further_runs_of_the_evidence_have_the_settings_of_their_cells(monkeypatch):
+    check_runs(*announced("evidence_due", monkeypatch))
+
+
+def announced(script, monkeypatch):
+    """The cells of a script, and how files of runs are read."""
     pytest.importorskip("scipy")
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    plan = importlib.import_module("gcr_plus_runs")
-    cells = list(plan.announced())
-    for file in {cell.file for cell in cells}:
-        announced = {cell.name: cell for cell in cells if cell.file == file}
-        for name, group in plan.read(file).items():
-            assert group.results.keys() <= set(announced[name].seeds)
-            experiment = Experiment.from_dict(group.experiment)
-            assert experiment == announced[name].experiment(experiment.seed)
+    module = importlib.import_module(script)
+    cells = list((module.announced if script == "gcr_plus_runs" else module.due)())
+    assert len(cells) == len({(cell.file, cell.name) for cell in cells})
+    return cells, importlib.import_module("evidence_runs").read
+
+
+def check_runs(cells, read):
+    found = 0
+    for cell in cells:
+        if not (ROOT / "results" / f"{cell.file}.jsonl.gz").exists() or cell.name not in read(cell.file):
+            continue
+        group = read(cell.file)[cell.name]
+        assert group.results.keys() <= set(cell.seeds)
+        experiment = Experiment.from_dict(group.experiment)
+        assert experiment == cell.experiment(experiment.seed)
+        found += len(group.results)
+    assert found > 0
 
 
 def test_the_site_builds(tmp_path):

@@ -1,0 +1,79 @@
+"""Runs that the evidence still lacks or lacked, in order of weight; trains those that ``results/`` has not got.
+
+    python benchmarks/evidence_due.py                     every cell: seeds wanted, and how many are there
+    python benchmarks/evidence_due.py --train rows,noise  train what is missing, into runs/announced
+
+``gcr results pack results/FILE.jsonl.gz runs/announced/FILE results/FILE.jsonl.gz --force`` adds what has been trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from announced import Cell, main
+
+from gcr.experiments.experiment import Experiment, compose
+from gcr.paper.plan import Plan, Request, make_plan
+
+ROWS: dict[str, dict[str, Any]] = {  # GCR's loss with other rows or weights than matched and fitted
+    "unit": {"selector.weights": "unit"},
+    "random-rows": {"selector.rows": "random"},
+    "class-balanced": {"selector": "class-balanced"},  # random rows of each class, unit weights
+}
+ONLINE = (("seq-cifar10", 500, range(15)), ("seq-cifar10", 200, range(15)), ("seq-cifar10", 2000, range(30, 45)),
+          ("seq-cifar100", 500, range(15)))  # fmt: skip
+GEM = (("seq-cifar100", 200), ("seq-cifar100", 500), ("seq-cifar10", 2000), ("seq-cifar100", 2000))
+REPEATS, REPEATED_SEED = 8, 20
+
+
+def plan_of(regime: str, scenario: str, method: str, buffer: int) -> Plan:
+    """A cell of the paper, class-IL."""
+    table, one = f"{regime}-accuracy", (0,)  # seed
+    asked = Request(table, (scenario,), (method,), (buffer,), one, precision="bf16", protocols=("class-il",))
+    return make_plan(asked, Path())
+
+
+def experiment(
+    regime: str, scenario: str, method: str, buffer: int, changes: Mapping[str, Any], seed: int, values_of: int = 0
+) -> Experiment:
+    """A cell of the paper with changes. ``values_of``: the buffer size whose chosen values it takes, if not its own."""
+    (values,) = plan_of(regime, scenario, method, values_of or buffer).chosen.values()
+    given = {**values, "online": regime == "online", "buffer": buffer, **changes}
+    return compose(scenario, method, seed=seed, selector=given.pop("selector", None), overrides=given)
+
+
+def due() -> Iterator[Cell]:
+    for scenario, buffer, seeds in ONLINE:
+        for what, changes in ROWS.items():
+            made = partial(experiment, "online", scenario, "gcr", buffer, changes)
+            yield Cell("rows", "online-variants", f"{scenario}-online-gcr-k{buffer}-{what}", seeds, made)
+    for kind in ("", "-deterministic"):
+        for method in ("gcr", "gcr+"):
+            for number in range(REPEATS):
+                name = f"seq-cifar10-online-{method.replace('+', '-plus')}-k500{kind}-repeat-{number}"
+                seeds = range(REPEATED_SEED, REPEATED_SEED + 1)
+                made = partial(repeated, method)
+                yield Cell("noise", "noise", name, seeds, made, deterministic=bool(kind))
+    for what, changes in (("", {}), ("-class-balanced", ROWS["class-balanced"])):
+        made = partial(experiment, "offline", "seq-cifar100", "gcr", 2000, changes)
+        yield Cell("selection", "offline-selection", f"seq-cifar100-gcr{what}-k2000", range(10, 18), made)
+    for scenario, buffer in (("seq-cifar10", 500), ("seq-cifar100", 2000)):
+        made = partial(experiment, "offline", scenario, "der++", 2 * buffer, {}, values_of=buffer)
+        yield Cell("twice", "offline-selection", f"{scenario}-derpp-k{2 * buffer}", range(5), made)
+    for scenario, buffer in GEM:
+        (job,) = plan_of("online", scenario, "gem", buffer).jobs()
+        made = partial(experiment, "online", scenario, "gem", buffer, {})
+        yield Cell("gem", "online", job.folder.path.parent.name, range(15), made)
+
+
+def repeated(method: str, seed: int) -> Experiment:
+    if method == "gcr":
+        return experiment("online", "seq-cifar10", "gcr", 500, {}, seed)
+    return compose("seq-cifar10", method, seed=seed, overrides={"buffer": 500, "precision": "bf16", "online": True})
+
+
+if __name__ == "__main__":
+    main(due(), __doc__ or "")
