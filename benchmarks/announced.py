@@ -56,12 +56,15 @@ def main(cells: Iterable[Cell], about: str) -> None:
     if unknown := [study for study in wanted if study not in studies]:
         parser.error(f"no study {', '.join(unknown)}; there are {', '.join(studies)}")
     first, of = map(int, given.share.split("/"))
-    cells = [cell for cell in cells if cell.study in wanted]
-    ended = [
-        train([c for c in cells if c.deterministic == kind], given.out, first, of, given.pack, kind)
-        for kind in (False, True)
-    ]
-    raise SystemExit(max(ended))
+    if not 1 <= first <= of:
+        parser.error(f"--share must be as 1/4, of the first to the last part, got {given.share}")
+    status = 0
+    for kind in (False, True):
+        mine = [cell for cell in cells if cell.study in wanted and cell.deterministic == kind]
+        status = max(status, train(mine, given.out, first, of, given.pack, kind))
+        if status >= 128:  # a signal
+            break
+    raise SystemExit(status)
 
 
 def train(cells: list[Cell], out: Path, first: int, of: int, pack: int, deterministic: bool) -> int:

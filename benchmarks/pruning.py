@@ -90,7 +90,7 @@ def trained(scenario: Scenario, rows: Tensor, weights: Tensor, recipe: Recipe, s
         now.copy_(batches[i])
         draw.copy_(draws[i])
         if cuda and i == WARM_UP:
-            run = capture(step).replay
+            run = capture(step, now.device).replay
         run()
         schedule.step()
     return net.eval()

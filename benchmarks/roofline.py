@@ -125,7 +125,7 @@ def graph_of(make: Callable[[], Callable[[], Any]], bytes_: float) -> torch.cuda
         for number in range(CALLS):
             calls[number % len(calls)]()
 
-    return capture(every)
+    return capture(every, DEVICE)
 
 
 def seconds_a_replay(graphs: list[torch.cuda.CUDAGraph]) -> float:
@@ -156,7 +156,7 @@ def copy_bandwidth() -> float:
         for _ in range(4):
             torch.neg(a, out=b)
 
-    return 4 * 2 * 2**30 / seconds_a_replay([capture(copies)])
+    return 4 * 2 * 2**30 / seconds_a_replay([capture(copies, DEVICE)])
 
 
 def rooflines(method: str, layers: Counter[Layer], peak: float, bandwidth: float) -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ def network_alone(run: Run, scenario: Scenario) -> Iterator[bool]:
             torch.autograd.grad(value, state.parameters, allow_unused=True)
 
     step()
-    graph = capture(step)
+    graph = capture(step, device)
     while True:
         graph.replay()
         yield True

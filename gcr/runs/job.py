@@ -22,6 +22,7 @@ from gcr.runs.folder import Busy, RunFolder
 from gcr.runs.model_file import SavedModel
 from gcr.runs.provenance import source
 from gcr.scenarios import Scenario, Stream
+from gcr.select.cuda_graph import out_of_memory
 from gcr.settings import BadInput, printable
 from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_cuda_stream
 from gcr.training.numerics import resolved
@@ -87,10 +88,8 @@ def job_steps(
         listen(Event(number, accuracy=result["class_il"]["accuracy"]))
     except Stopped:
         listen(Event(number, stopped=True))
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
-        if "CUDA error: out of memory" in str(error):  # by the driver, as for the launch of a graph
+        if out_of_memory(error):
             raise torch.OutOfMemoryError(str(error)) from error
         listen(ended_by(number, error))
 

@@ -234,7 +234,7 @@ class TopWalk:
         self.rounds: Callable[[], None] = self.go_on
         if features.is_cuda:
             self.go_on()
-            self.rounds = capture(self.go_on).replay
+            self.rounds = capture(self.go_on, features.device).replay
 
     def go_on(self) -> None:
         """A few rounds: the farthest row is a centre, and the others are as near as it brings them."""

@@ -161,7 +161,7 @@ class Pursuit:
             for _ in range(ROUNDS_UNSEEN):
                 self.round(self.slots)
 
-        return capture(rounds).replay
+        return capture(rounds, self.budgets.device).replay
 
     def repair(self, some: Tensor) -> None:
         """Drop the rows of the problems ``some`` that must go, and rebuild what follows."""

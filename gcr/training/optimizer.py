@@ -43,8 +43,10 @@ def apply_gradients(
         return
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    try:
+        optimizer.step()
+    finally:  # also where a capture has no memory for it: gradients would keep what they have
+        optimizer.zero_grad(set_to_none=True)
 
 
 def clip_gradients(gradients: Sequence[Tensor | None], most: float) -> None:

@@ -16,6 +16,8 @@ from itertools import chain
 
 import torch
 
+from gcr.select.cuda_graph import give_back_memory
+
 AHEAD = 32  # steps of a run that may be launched and not yet done: enough to bridge what the host does for another run
 TURN = 4  # steps of a run launched in one go (docs/performance.md)
 AUTO = 0  # pack size: as many as pay
@@ -96,14 +98,17 @@ def run_pack(jobs: Iterable[Iterator[bool]], size: int, device: torch.device) ->
             for member in list(members):
                 try:
                     number, more_to_come = member.fill()
+                    failed = None
                 except OutOfMemory as error:
                     most, number, more, more_to_come = max(len(members) - 1, 1), 0, True, False
-                    waiting = chain(waiting, [error.again()])
-                    torch.cuda.empty_cache()
+                    failed = error.again
                 launched += number
                 if not more_to_come:
                     members.remove(member)
                     ended += member.done
+                if failed is not None:  # the error is gone, and so is all that the run held
+                    waiting = chain(waiting, [failed()])
+                    give_back_memory()
             if growth:
                 warm = bool(members) and all(member.done >= WARM_STEPS for member in members)
                 growth.look(time.perf_counter(), len(members), warm, ended + sum(member.done for member in members))
@@ -153,7 +158,7 @@ def _make_room(device: torch.device) -> None:
     graphs, and a step that is being captured cannot take it. All runs wait meanwhile, so not after every run."""
     free, total = torch.cuda.mem_get_info(device)
     if free < total / 4:
-        torch.cuda.empty_cache()
+        give_back_memory()
 
 
 def _has_room(device: torch.device, free_at_first: int) -> bool:

@@ -95,7 +95,7 @@ class StepRunner:
     def _captured(self, phase: tuple[int, bool, bool, int], launch: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """The step as a graph; None where it cannot be captured: then it has run eagerly, as all after it will."""
         try:
-            graph = self.graphs[phase] = capture(launch, self.graph_pool)
+            graph = self.graphs[phase] = capture(launch, self.state.step.device, self.graph_pool)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -40,12 +41,13 @@ def test_an_optimizer_that_cannot_be_captured_says_so():
 def test_a_capture_without_memory_is_no_reason_to_run_eagerly(monkeypatch):
     """Eager steps would take ten times as long, and as much memory."""
 
-    def capture(launch, graph_pool):
+    def capture(launch, device, graph_pool):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(step_runner, "capture", capture)
     runner = object.__new__(StepRunner)
     runner.graphs, runner.graph_pool, runner.insists = {}, None, False
+    runner.state = SimpleNamespace(step=torch.zeros(()))
     with pytest.raises(torch.OutOfMemoryError):
         runner._captured((8, True, True, 0), lambda: pytest.fail("it ran eagerly"))
 
