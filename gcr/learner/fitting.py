@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,7 +91,7 @@ class Training:
         self.learner, self.source, self.options, self.epochs, self.show = learner, source, options, epochs, show
         self.steps = source.steps or 0
         self.scheduler: Any = None
-        self.rates: list[Any] = []  # of the optimizer's groups, before the schedule
+        self.values: list[dict[str, Any]] = []  # of the optimizer's groups, before the schedule
         self.known = 0  # classes whose examples were offered to memory
         if show and learner.engine is not None and learner.engine.state.memory is not None:
             held = learner.engine.state.memory
@@ -131,10 +132,11 @@ class Training:
         return metrics
 
     def restore_rates(self) -> None:
-        """A schedule is that of one fit: the next begins with the rates that the optimizer was made with."""
-        if self.rates:
-            for group, rate in zip(self.engine.state.optimizer.param_groups, self.rates, strict=True):  # type: ignore[union-attr]
-                group["lr"] = rate
+        """A schedule is that of one fit: the next begins with the values that the optimizer was made with."""
+        if self.values:
+            for group, values in zip(self.engine.state.optimizer.param_groups, self.values, strict=True):  # type: ignore[union-attr]
+                for name, value in values.items():  # a schedule writes into tensors
+                    group[name] = value.clone() if isinstance(value, Tensor) else value
 
     def _begin(self) -> None:
         """Make the scheduler, once there is an optimizer."""
@@ -151,7 +153,10 @@ class Training:
             raise BadInput("schedule needs the number of steps, which x does not tell; give a DataLoader with a length")
         if self.engine.mode != "eager":  # a captured step has its learning rate in it
             self.engine.run_eagerly()
-        self.rates = [group["lr"] for group in optimizer.param_groups]
+        self.values = [
+            {n: v.clone() if isinstance(v, Tensor) else v for n, v in group.items() if n != "params"}
+            for group in optimizer.param_groups
+        ]
         self.scheduler = schedule(optimizer, self.steps * self.epochs)
         if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise BadInput(
@@ -205,7 +210,7 @@ class Best:
         if self.patience is None or value is None:
             return False
         if value > self.value or not self.kept:  # NaN is no better than anything
-            self.value, self.worse = value, 0
+            self.value, self.worse = -float("inf") if math.isnan(value) else value, 0
             self.kept = {name: tensor.detach().clone() for name, tensor in _weights(engine).items()}
         else:
             self.worse += 1

@@ -329,6 +329,21 @@ def test_a_schedule_ends_with_its_fit():
     assert rates == [1e-3, 1e-3]
 
 
+def test_what_a_schedule_writes_into_is_as_it_was_after_its_fit():
+    """A learning rate that is a tensor is written into, and OneCycleLR changes the momentum, too."""
+    for schedule in (torch.optim.lr_scheduler.CosineAnnealingLR, one_cycle):
+        learner = gcr.Learner(mlp(), memory=20, optimizer=lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.01)))
+        for _ in range(2):
+            learner.fit(X, NUMBERS, epochs=2, schedule=schedule)
+            (group,) = learner.engine.state.optimizer.param_groups
+            assert float(group["lr"]) == pytest.approx(0.01)
+            assert group["betas"] == (0.9, 0.999)
+
+
+def one_cycle(optimizer, steps):
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=steps)
+
+
 @pytest.mark.parametrize(
     ("schedule", "data", "message"),
     [
@@ -407,3 +422,10 @@ def test_fit_stores_what_is_predicted():
     predicted = learner.method.predict(state.net.eval(), views.plain(state.memory.columns["image"][rows]), state.extras)
     torch.testing.assert_close(state.memory.columns["logits"][rows], predicted.detach(), atol=1e-5, rtol=0)
     assert not torch.equal(state.extras["ema.net.2.weight"], learner.net[2].weight)
+
+
+def test_a_first_epoch_whose_validation_is_nan_is_not_the_best():
+    values = iter([float("nan"), 0.5, 0.6, 0.7, 0.6, 0.6])
+    learner = gcr.Learner(mlp(), memory=20)
+    learner.fit(X, NUMBERS, epochs=6, validation=lambda _: next(values), patience=2)
+    assert next(values, None) is None
