@@ -88,7 +88,8 @@ def explain(
     ]
     error, length, reached = (_error(gradients, classes, of) for of in (old - new, old, new))
     uniform = sum(by_chance) / RANDOM_SUBSETS
-    cosine = (length**2 + reached**2 - error**2) / (2 * length * reached) if length * reached > 0 else 0.0
+    product = sum(float((_sum_of(gradients, c, old[c]) * _sum_of(gradients, c, new[c])).sum()) for c in classes)
+    cosine = max(-1.0, min(1.0, product / (length * reached))) if length * reached > 0 else 0.0
     per_class = {int(c): int(in_coreset[named == c].sum()) for c in torch.unique(named)}
     return _report(chosen, error, length, uniform, per_class, cosine)
 

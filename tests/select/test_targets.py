@@ -9,7 +9,7 @@ from reference.gcr_algorithm import matching_pursuit as textbook
 from scipy.optimize import nnls
 
 import gcr
-from gcr.select import matching, omp_blocks
+from gcr.select import Coreset, matching, omp_blocks
 from gcr.settings import BadInput
 
 
@@ -164,6 +164,13 @@ def test_explain_compares_with_what_was_matched():
     about, goal, reached = gcr.explain(unit, rows, weights="unit"), rows.sum(0), rows[unit.rows].sum(0)
     assert about.relative_to_uniform < 1
     assert about.cosine == pytest.approx(goal @ reached / np.linalg.norm(goal) / np.linalg.norm(reached))
+
+
+def test_the_cosine_of_a_short_sum_is_right():
+    """By the lengths of sums and of their difference it would be lost in rounding."""
+    rows = np.concatenate([np.ones((1000, 2)), [[0.0, 1e-9]]])
+    chosen = Coreset(torch.tensor([1000]), torch.ones(1))
+    assert gcr.explain(chosen, rows).cosine == pytest.approx(np.sqrt(0.5))
 
 
 def test_explain_refuses_what_does_not_fit():
