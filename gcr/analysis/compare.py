@@ -70,8 +70,9 @@ def sheet(first: Group, second: Group, found: Sequence[Line]) -> Sheet:
 
 def repeated(pairs: Sequence[tuple[Group, Sequence[RunFolder]]]) -> Sheet:
     """Experiments next to the same trained again: class-IL accuracy over the seeds that were."""
-    rows = []
+    rows, names = [], Counter(group.folder.name for group, _ in pairs)
     for group, folders in pairs:
+        place = group.folder.parts[-1 if names[group.folder.name] == 1 else -2 :]  # as settings=…/name
         then = group.by_seed("class_il", "accuracy")
         again = [(f.experiment().seed, f.result()) for f in folders if f.finished]
         now = {seed: float(result["class_il"]["accuracy"]) for seed, result in again}
@@ -81,7 +82,7 @@ def repeated(pairs: Sequence[tuple[Group, Sequence[RunFolder]]]) -> Sheet:
         difference += "" if test.sem is None else f" ± {test.sem:.2f}"
         matrices = {seed: result["class_il"]["matrix"] for seed, result in zip(group.seeds, group.results, strict=True)}
         equal = sum(matrices[seed] == result["class_il"]["matrix"] for seed, result in again)
-        texts = [group.folder.name, *means, difference, f"{equal} of {len(common)}"]
+        texts = ["/".join(place), *means, difference, f"{equal} of {len(common)}"]
         rows.append([Entry(text) for text in texts])
     title = "Trained again: class-IL accuracy, percent, mean ± SEM over seeds"
     return Sheet(title, ["", "recorded", "again", "again - recorded", "equal seeds"], rows)

@@ -126,7 +126,10 @@ def repeat(
         mine = []
         for run, experiment, result in zip(group.runs, group.experiments, group.results, strict=True):
             if wanted is None or experiment.seed in wanted:
-                mine.append(Job(experiment, RunFolder(out_folder / name_below(run, path))))
+                folder = out_folder / name_below(run, path)
+                if folder.resolve() == run.path.resolve():
+                    raise BadInput(f"--out must not hold the runs at {path} themselves, got {out_folder}")
+                mine.append(Job(experiment, RunFolder(folder)))
                 recorded.append(result)
         if mine:
             pairs.append((group, mine))

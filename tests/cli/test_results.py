@@ -80,10 +80,23 @@ def test_a_run_that_differs_when_trained_again(gcr, tmp_path):
     assert "0 of 1" in shown
 
 
+def test_experiments_of_one_name_are_told_apart_when_trained_again(gcr, tmp_path):
+    for folder in ("clean", "noisy"):
+        put_run(tmp_path / "runs" / folder, experiment_of("er", model="mlp", epochs=1), square(12.0))
+    _, shown, _ = gcr("results", "repeat", tmp_path / "runs", "--out", tmp_path / "again", "--processes", 1)
+    assert "clean/seq-digits-er" in shown
+    assert "noisy/seq-digits-er" in shown
+
+
 def test_seeds_to_repeat_that_are_not_there(runs, gcr, tmp_path):
     refused(gcr("results", "repeat", runs, "--seeds", 9, "--out", tmp_path / "again"), "has one of the seeds 9")
     assert not (tmp_path / "again").exists()
     refused(gcr("results", "repeat", runs, "--out", runs / "again"), "--out must lie outside")
+
+
+def test_runs_are_not_compared_with_themselves(runs, gcr):
+    one = next(path for path in sorted(runs.iterdir()) if path.is_dir())
+    refused(gcr("results", "repeat", one, "--out", runs), "--out must not hold the runs")
 
 
 def test_packing_again_changes_nothing(runs, gcr, tmp_path):
