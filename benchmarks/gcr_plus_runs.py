@@ -57,6 +57,12 @@ def experiment(scenario: str, settings: Mapping[str, Any], seed: int) -> Experim
     return compose(scenario, "gcr+", seed=seed, selector=given.pop("selector", None), overrides=given)
 
 
+def rival(scenario: str, seed: int) -> Experiment:
+    """ER-ACE, online."""
+    given = {"buffer": 500, "precision": "bf16", "online": True}
+    return compose(scenario, "er-ace", seed=seed, overrides=given)
+
+
 def cell(
     study: str, file: str, scenario: str, online: bool, what: str, seeds: range, settings: Mapping[str, Any]
 ) -> Cell:
@@ -79,6 +85,9 @@ def announced() -> Iterator[Cell]:
                 yield cell("comparisons", "gcr-plus-comparisons", scenario, online, "10-epochs-k500", several, short)
             yield cell("comparisons", "gcr-plus-comparisons", scenario, online, "as-der-k500", seeds, der)
             yield cell("comparisons", "gcr-plus-comparisons", scenario, online, "as-gcr-k250", several, gcr)
+    for scenario in SETS:
+        name = f"{scenario}-online-er-ace-k500"
+        yield Cell("rivals", "gcr-plus-comparisons", name, range(15), partial(rival, scenario))
     for online, short, seeds in ((True, {}, range(15)), (False, {"epochs": SHORT}, range(3))):
         for part, (_, left_out) in PARTS.items():
             for scenario in SETS:
