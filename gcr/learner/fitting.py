@@ -76,7 +76,7 @@ def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
                 if best.enough(metrics.validation, training.engine) or stop:
                     break
         finally:
-            training.restore_rates()
+            training.restore_values()
         best.restore(training.engine)
     if epochs > 1:
         training.engine.refresh_logits()
@@ -131,7 +131,7 @@ class Training:
             self.show((number + 1) * self.steps, words(metrics))
         return metrics
 
-    def restore_rates(self) -> None:
+    def restore_values(self) -> None:
         """A schedule is that of one fit: the next begins with the values that the optimizer was made with."""
         if self.values:
             for group, values in zip(self.engine.state.optimizer.param_groups, self.values, strict=True):  # type: ignore[union-attr]
