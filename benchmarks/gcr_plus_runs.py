@@ -49,6 +49,11 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {  # arm: rows kept by, settings
     ),
     "low-loss": ("`balanced-reservoir`, `evict=loss`", {"evict": "loss"}),
 }
+TRIAL: dict[str, dict[str, Any]] = {  # on validation data: whether herding's order in the reservoir becomes an arm
+    "reservoir": {},
+    "herding-order": {"evict": "herding"},
+    "herding-order-predictor": {"evict": "herding", "pool_network": "predictor"},
+}
 OFFLINE_ARMS = ("herding",)  # and those that gain 0.5 in an online cell; grad-approx is comparison 3
 
 
@@ -99,6 +104,10 @@ def announced() -> Iterator[Cell]:
                 for scenario in SETS:
                     what = f"keeps-{arm}-k{settings.get('buffer', 500)}"
                     yield cell("selection", "gcr-plus-comparisons", scenario, online, what, seeds, settings | short)
+    for arm, settings in TRIAL.items():
+        for scenario in SETS:
+            held_out, what = {"validation": 0.1, **settings}, f"validation-{arm}-k500"
+            yield cell("trial", "gcr-plus-validation", scenario, True, what, range(50, 54), held_out)
     for buffer in (500, 200, 2000):
         for scenario in SETS:
             yield cell("cells", "gcr-plus", scenario, False, f"k{buffer}", range(5), {"buffer": buffer})

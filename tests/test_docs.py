@@ -111,7 +111,7 @@ def test_the_tables_equal_the_raw_results():
 def test_runs_of_gcr_plus_are_those_that_were_announced(monkeypatch):
     """No run under another name, seed or setting than ``benchmarks/gcr_plus_runs.py`` has."""
     cells, read = announced("gcr_plus_runs", monkeypatch)
-    for file in {cell.file for cell in cells}:
+    for file in {cell.file for cell in cells if (ROOT / "results" / f"{cell.file}.jsonl.gz").exists()}:
         assert read(file).keys() <= {cell.name for cell in cells if cell.file == file}
     check_runs(cells, read)
 

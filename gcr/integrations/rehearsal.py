@@ -38,7 +38,7 @@ from gcr.models.network import Output
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training.randomness import AdmissionDraws, DrawPlan, ReplayDraws
-from gcr.training.reselect import reselect
+from gcr.training.reselect import order_by_herding, reselect
 from gcr.training.settings import Training
 from gcr.training.step import Incoming, draw_plan, draw_replays, make_views, offer, sampler_of
 
@@ -140,14 +140,21 @@ class Rehearsal:
         """Choose what is kept, if the policy selects at the ends of tasks; what is said of the selection."""
         self.tasks += 1
         policy = self._policy()
-        if self.memory is None or not self.arrived or not policy.selects or policy.every:
+        if self.memory is None or not self.arrived or policy.every:
             return None
-        return self._select(net)
+        if policy.evicts_by_herding:
+            (memory, network), self.arrived = self._reached(net), 0
+            with modes_kept(net):
+                order_by_herding(memory, policy, self.method, network, self._views())
+        return self._select(net) if policy.selects else None
 
-    def _select(self, net: nn.Module) -> dict[str, object]:
+    def _reached(self, net: nn.Module) -> tuple[Buffer, Network]:
         memory = self._memory_on(next(net.parameters()).device)
         assert memory is not None
-        network, self.arrived = self._attached(net, memory.images, memory.columns["logits"]), 0
+        return memory, self._attached(net, memory.images, memory.columns["logits"])
+
+    def _select(self, net: nn.Module) -> dict[str, object]:
+        (memory, network), self.arrived = self._reached(net), 0
         key = (self.seed, int(memory.updates))
         with modes_kept(net):
             return reselect(memory, self._policy(), self.method, network, self._views(), key)

@@ -24,7 +24,7 @@ from gcr.training.loop import own_cuda_stream
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer, trained_parameters
 from gcr.training.randomness import EpochDraws, StepDraws
-from gcr.training.reselect import recompute_bn_on_memory, reselect
+from gcr.training.reselect import order_by_herding, recompute_bn_on_memory, reselect
 from gcr.training.settings import Training
 from gcr.training.state import RunState
 from gcr.training.step import Incoming, draw_plan, offer
@@ -119,6 +119,9 @@ class Engine:
                 self._select()
             elif not policy.selects:
                 state.memory.updates += 1
+            if policy.evicts_by_herding and len(state.memory):
+                with computing(self.precision, self.device, autocast=False):
+                    order_by_herding(state.memory, policy, self.method, state.net, self.views, state.extras)
             if policy.statistics == "memory" and len(state.memory):
                 with computing(self.precision, self.device):
                     recompute_bn_on_memory(state.net, state.memory, self.views)

@@ -1,6 +1,6 @@
 """What is remembered, how it is filled and how it is replayed."""
 
-from gcr.memory.balanced import BalancedReservoir, offer_balanced, update_losses
+from gcr.memory.balanced import BalancedReservoir, deal_priorities, offer_balanced, update_losses
 from gcr.memory.buffer import Buffer
 from gcr.memory.examples import Examples
 from gcr.memory.gss_greedy import GssGreedy
@@ -20,6 +20,7 @@ __all__ = [
     "Reservoir",
     "Sampler",
     "Split",
+    "deal_priorities",
     "offer_balanced",
     "update_losses",
 ]

@@ -9,6 +9,10 @@ chance as before. Of old rows and new ones that take part, those of lowest loss 
 dealt out among the rows that stay. The idea is the loss-aware reservoir of Buzzega et al. (2020, "Rethinking experience
 replay"), who draw what goes by balance and loss together. A loss is the cross-entropy over all classes in training mode
 when the example came, and whenever a step has replayed it since (``Loss.replayed``).
+
+With ``evict="herding"`` the priorities of a class are dealt out again at the end of every task or stream, in the order
+in which herding picks its rows: what it picks last goes first. How many rows of a class stay, and the chance of new
+ones, are as before.
 """
 
 from __future__ import annotations
@@ -34,8 +38,9 @@ class BalancedReservoir(Settings):
 
     evict: str = setting(
         "random",
-        "what goes when memory is full: a random example of the largest class, or that of lowest loss",
-        choices=("random", "loss"),
+        "what goes when memory is full, of the largest class: a random example, that of lowest loss, or that which"
+        " herding picked last at the end of the task or stream before",
+        choices=("random", "loss", "herding"),
         advanced=True,
     )
 
@@ -87,6 +92,14 @@ def keep_high_losses(
         for mask, key in ((stays, priority), (kept, sure))
     )
     return kept, torch.empty_like(priority).index_copy_(0, after, priority[before])
+
+
+def deal_priorities(memory: Buffer, order: Tensor) -> None:
+    """Give the lowest priority of each class to its first row in ``order``, a permutation of the rows in use."""
+    labels, score = memory.columns["label"][: len(order)], memory.columns["score"]
+    by_priority = (labels + score[: len(order)].double()).argsort(stable=True)
+    by_class = order[labels[order].argsort(stable=True)]
+    score[by_class] = score[by_priority]
 
 
 def update_losses(memory: Buffer, rows: Tensor, losses: Tensor) -> None:

@@ -115,8 +115,8 @@ class Policy(Settings):
         super().__post_init__()
         if not self.selects:
             kind = "a reservoir" if isinstance(self.selector, Reservoir) else self.selector.name
-            names = ("candidates", "every", "pool", "pool_view", "pool_mode", "pool_views", "pool_network")
-            if given := self.changed(*names, "kept_weights"):
+            names = ("candidates", "every", "pool", "pool_view", "pool_mode", "pool_views", "kept_weights")
+            if given := self.changed(*names, *(() if self.evicts_by_herding else ("pool_network",))):
                 raise BadInput(f"{given} needs a selector, but memory is {kind}; leave it out, or name a selector")
         if self.pool_views > 1 and self.pool_view != "weak":
             raise BadInput(
@@ -161,6 +161,11 @@ class Policy(Settings):
     def evicts_by_loss(self) -> bool:
         """Whether memory keeps losses, by which examples go."""
         return isinstance(self.selector, BalancedReservoir) and self.selector.evict == "loss"
+
+    @property
+    def evicts_by_herding(self) -> bool:
+        """Whether herding orders the rows of a class at the ends of tasks and streams."""
+        return isinstance(self.selector, BalancedReservoir) and self.selector.evict == "herding"
 
     @property
     def compared(self) -> int:

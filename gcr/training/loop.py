@@ -25,7 +25,7 @@ from gcr.training.numerics import computing, resolved
 from gcr.training.optimizer import AnyOptimizer
 from gcr.training.prefetch import Prefetch
 from gcr.training.randomness import EpochDraws, StepDraws
-from gcr.training.reselect import Arrived, recompute_bn_on_memory, reselect, statistics_kept
+from gcr.training.reselect import Arrived, order_by_herding, recompute_bn_on_memory, reselect, statistics_kept
 from gcr.training.schedule import make_schedule
 from gcr.training.settings import Training
 from gcr.training.state import RunState
@@ -235,6 +235,10 @@ class Run:
         if policy is not None and policy.selects and not policy.every:
             arrived = Arrived(self.scenario.train, self.plan.stages[state.stage].rows)
             self._select(arrived if policy.pool == "selector" else None)
+        elif policy is not None and policy.evicts_by_herding:
+            assert state.memory is not None
+            with computing(self.precision, self.device, autocast=False):
+                order_by_herding(state.memory, policy, self.method, state.net, self.scenario.views, state.extras)
         recomputes = policy is not None and policy.statistics == "memory"
         goes_on = state.stage + 1 < len(self.plan.stages)  # training, as it would have
         keeping = statistics_kept(state.net) if recomputes and goes_on else nullcontext()

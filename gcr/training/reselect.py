@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcr.augment import AnyViews
-from gcr.memory import Buffer, Policy
+from gcr.memory import Buffer, Policy, deal_priorities
 from gcr.memory.randomness import selection_draws
 from gcr.methods import Batch, Extras, Method
 from gcr.methods.ema import copy_in
@@ -19,7 +19,7 @@ from gcr.methods.losses import reducible_loss
 from gcr.models import Network, recompute_bn, statistics
 from gcr.models.shares import Shares
 from gcr.scenarios.scenario import Images as DataSet
-from gcr.select import Coreset, Pool, Selector, explain
+from gcr.select import Coreset, Herding, Pool, Selector, explain
 from gcr.select.coreset import rows_by_class
 from gcr.training.randomness import selection_views
 
@@ -83,6 +83,22 @@ def reselect(
         return about
     found = asdict(explain(coreset, pool))
     return about | {name: value for name, value in found.items() if name not in ("cosine", "by_target")}
+
+
+def order_by_herding(
+    memory: Buffer, policy: Policy, method: Method, net: Network, views: AnyViews, extras: Extras | None = None
+) -> None:
+    """Let memory give up the rows of a class from the end of herding's order."""
+    rows, herding = memory.filled_rows(), Herding()
+    stored = memory.read(rows)
+    batch = Batch((), stored["label"], stored["logits"], stored["weight"])
+
+    def images(part: Tensor) -> Tensor:
+        return views.plain(stored["image"][part])
+
+    pool = make_pool(net, method, batch, images, replace(policy, selector=herding), extras=extras)
+    every_row = agreed(herding, net)(pool, len(rows), torch.zeros(len(rows), device=rows.device))
+    deal_priorities(memory, every_row.rows)
 
 
 def agreed(selector: Selector, net: Network) -> Selector:

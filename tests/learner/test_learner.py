@@ -500,8 +500,9 @@ def test_a_single_example_of_several_tensors():
         Policy(buffer=12, selector=ReducibleLoss(), pool_network="predictor"),
         Policy(buffer=12, selector=Typicality()),
         Policy(buffer=12, selector=BalancedReservoir(evict="loss")),
+        Policy(buffer=12, selector=BalancedReservoir(evict="herding"), pool_network="predictor"),
     ],
-    ids=lambda policy: policy.selector.name,
+    ids=lambda policy: str(policy.selector),
 )
 def test_memory_under_the_method_with_an_average(policy):
     """A head that grows: stored logits do not know the third class."""

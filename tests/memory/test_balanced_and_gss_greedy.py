@@ -6,12 +6,14 @@ import torch
 from conftest import make_scenario
 from named import Training, fresh_state, one_step
 
-from gcr.memory import BalancedReservoir, Buffer, GssGreedy, Policy, offer_balanced
+from gcr.memory import BalancedReservoir, Buffer, GssGreedy, Policy, deal_priorities, offer_balanced
 from gcr.memory.gss_greedy import Scores, offer_by_scores, rows_to_compare, scores
 from gcr.methods import ClsEr, DerPlusPlus, Er, ErAce, Gcr, GcrPlus
 from gcr.select import LastLayerGradients
+from gcr.select.herding import herd
 from gcr.settings import BadInput
 from gcr.training.randomness import DrawPlan, EpochDraws
+from gcr.training.reselect import order_by_herding
 from gcr.training.step import draw_plan, sampler_of
 
 # --- The class-balanced reservoir: equal shares, equal chances
@@ -136,6 +138,49 @@ def test_what_is_not_admitted_has_no_part_in_eviction():
     offered(memory, [0, 0], [0.1, 0.2], 2, torch.tensor([False, True]), losses=[9.0, 3.0])
     assert kept(memory) == [1, 3]
     assert sorted(memory.columns["score"][:2].tolist()) == pytest.approx([0.2, 0.5])
+
+
+def test_dealing_priorities_out_again_changes_who_has_them_and_no_more():
+    memory = empty(6)
+    offered(memory, [1, 0, 1, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5])
+    deal_priorities(memory, torch.tensor([4, 3, 0, 1, 2]))
+    assert memory.columns["score"][:5].tolist() == pytest.approx([0.3, 0.4, 0.5, 0.2, 0.1])
+
+
+@pytest.mark.parametrize("network", ["trained", "predictor"])
+def test_what_herding_picks_last_goes_first(network):
+    """A full memory of two classes is herded; two new classes then take half of it."""
+    scenario, method = make_scenario(n_per_class=30), GcrPlus()
+    policy = Policy(buffer=24, selector=BalancedReservoir(evict="herding"), pool_network=network)
+    state = fresh_state(scenario, "mlp", method, policy, Training(batch=8, lr=0.05), 0)
+    first, later = (torch.nonzero(scenario.task_of_class[scenario.train.labels] == task).flatten() for task in (0, 1))
+    offer_rows(state, scenario, first, seed=0)
+    order_by_herding(state.memory, policy, method, state.net, scenario.views, state.extras)
+    net = state.net.eval()
+    images, labels = state.memory.columns["image"][:24].clone(), state.memory.columns["label"][:24].clone()
+    best = set()
+    for label in labels.unique():
+        rows = torch.nonzero(labels == label).flatten()
+        with torch.no_grad():  # the EMA is the network as it began, too
+            order = herd(net.features(scenario.views.plain(images[rows])), 6)
+        best |= {images[row].sum().item() for row in rows[order]}
+    offer_rows(state, scenario, later, seed=1)
+    old = torch.isin(state.memory.columns["label"][:24], labels)
+    assert int(old.sum()) == 12
+    assert {image.sum().item() for image in state.memory.columns["image"][:24][old]} == best
+
+
+def offer_rows(state, scenario, rows, seed):
+    draws = torch.rand(len(rows), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    for part, of in zip(rows.split(8), draws.split(8), strict=True):
+        labels = scenario.train.labels[part]
+        batch = {"image": scenario.train.pixels[part], "label": labels, "task": torch.zeros_like(labels)}
+        offer_balanced(state.memory, batch | {"logits": torch.zeros(len(part), 6)}, of)
+
+
+def test_whose_features_herding_sees_is_a_setting_of_it_alone():
+    with pytest.raises(BadInput, match="pool_network needs a selector"):
+        Policy(buffer=12, selector=BalancedReservoir(), pool_network="predictor")
 
 
 @pytest.mark.parametrize("method", [Er(), Er(forward="separate"), ErAce(), DerPlusPlus(), Gcr(), GcrPlus(), ClsEr()])

@@ -187,13 +187,14 @@ def test_defaults_by_name():
 
 OTHER_MEMORIES = [
     {"selector": BalancedReservoir(evict="loss")},
+    {"selector": BalancedReservoir(evict="herding"), "pool_network": "predictor"},
     {"selector": GradApprox(power=0.3, shrink=0.5), "pool_network": "predictor", "candidates": 4},
     {"selector": Typicality(), "pool_view": "weak", "pool_views": 3},
     {"selector": ReducibleLoss(), "pool_network": "predictor"},
 ]
 
 
-@pytest.mark.parametrize("memory", OTHER_MEMORIES, ids=lambda memory: memory["selector"].name)
+@pytest.mark.parametrize("memory", OTHER_MEMORIES, ids=lambda memory: str(memory["selector"]))
 def test_a_run_with_another_memory_resumes_to_the_bit(memory, tmp_path):
     policy, training = Policy(buffer=12, replay_batch=8, **memory), Training(epochs=2, lr=0.05, batch=8)
 

@@ -55,6 +55,7 @@ def test_captured_equals_eager_to_the_bit(method, precision):
 
 OTHER_MEMORIES = [
     {"selector": BalancedReservoir(evict="loss")},
+    {"selector": BalancedReservoir(evict="herding")},
     {"selector": GradApprox(power=0.3, shrink=0.5), "pool_network": "predictor", "candidates": 4},
     {"selector": Typicality(), "pool_view": "weak", "pool_views": 3},
     {"selector": ReducibleLoss()},
