@@ -136,7 +136,7 @@ def compare(device: str, cords: Path | None, quick: bool) -> list[dict[str, Any]
     add("a loop of torch operations per class", seconds, answer)
     if device == "cpu":
         sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-        from reference.matching_pursuit import matching_pursuit as textbook  # type: ignore[import-not-found]
+        from reference.gcr_algorithm import matching_pursuit as textbook  # type: ignore[import-not-found]
 
         def plain(gradients: Tensor) -> tuple[Tensor, Tensor]:
             g = gradients.numpy()

@@ -1,6 +1,7 @@
 """Pages and examples: code blocks, commands and scripts run, links resolve, tables and figures equal the raw results,
 pages keep to their limits."""
 
+import ast
 import importlib
 import importlib.util
 import itertools
@@ -118,6 +119,24 @@ def test_runs_of_gcr_plus_are_those_that_were_announced(monkeypatch):
 
 def test_further_runs_of_the_evidence_have_the_settings_of_their_cells(monkeypatch):
     check_runs(*announced("evidence_due", monkeypatch))
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_what_benchmarks_import_from_here_is_there(script, monkeypatch):
+    """Also inside of functions. Scripts take minutes, so tests run few of them."""
+    pytest.importorskip("scipy")
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    own = {"gcr", "reference", *(path.stem for path in (ROOT / "benchmarks").glob("*.py"))}
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in own:
+            try:
+                module = importlib.import_module(node.module)
+            except ModuleNotFoundError as error:
+                assert error.name.split(".")[0] not in own  # a peer's library
+                continue
+            for alias in node.names:
+                assert hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")
 
 
 def announced(script, monkeypatch):
