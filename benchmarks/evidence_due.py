@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gcr_plus_runs
 from announced import Cell, main
 
 from gcr.experiments.experiment import Experiment, compose
@@ -26,7 +27,7 @@ ROWS: dict[str, dict[str, Any]] = {  # GCR's loss with other rows or weights tha
 ONLINE = (("seq-cifar10", 500, range(15)), ("seq-cifar10", 200, range(15)), ("seq-cifar10", 2000, range(30, 45)),
           ("seq-cifar100", 500, range(15)))  # fmt: skip
 GEM = (("seq-cifar100", 200), ("seq-cifar100", 500), ("seq-cifar10", 2000), ("seq-cifar100", 2000))
-REPEATS, REPEATED_SEED = 8, 20
+REPEATS, REPEATED_SEED = 8, range(20, 21)
 
 
 def plan_of(regime: str, scenario: str, method: str, buffer: int) -> Plan:
@@ -50,13 +51,15 @@ def due() -> Iterator[Cell]:
         for what, changes in ROWS.items():
             made = partial(experiment, "online", scenario, "gcr", buffer, changes)
             yield Cell("rows", "online-variants", f"{scenario}-online-gcr-k{buffer}-{what}", seeds, made)
+    repeated = {
+        "gcr": partial(experiment, "online", "seq-cifar10", "gcr", 500, {}),
+        "gcr-plus": partial(gcr_plus_runs.experiment, "seq-cifar10", {"online": True}),
+    }
     for kind in ("", "-deterministic"):
-        for method in ("gcr", "gcr+"):
+        for method, of_seed in repeated.items():
             for number in range(REPEATS):
-                name = f"seq-cifar10-online-{method.replace('+', '-plus')}-k500{kind}-repeat-{number}"
-                seeds = range(REPEATED_SEED, REPEATED_SEED + 1)
-                made = partial(repeated, method)
-                yield Cell("noise", "noise", name, seeds, made, deterministic=bool(kind))
+                name = f"seq-cifar10-online-{method}-k500{kind}-repeat-{number}"
+                yield Cell("noise", "noise", name, REPEATED_SEED, of_seed, deterministic=bool(kind))
     for what, changes in (("", {}), ("-class-balanced", ROWS["class-balanced"])):
         made = partial(experiment, "offline", "seq-cifar100", "gcr", 2000, changes)
         yield Cell("selection", "offline-selection", f"seq-cifar100-gcr{what}-k2000", range(10, 18), made)
@@ -67,12 +70,6 @@ def due() -> Iterator[Cell]:
         (job,) = plan_of("online", scenario, "gem", buffer).jobs()
         made = partial(experiment, "online", scenario, "gem", buffer, {})
         yield Cell("gem", "online", job.folder.path.parent.name, range(15), made)
-
-
-def repeated(method: str, seed: int) -> Experiment:
-    if method == "gcr":
-        return experiment("online", "seq-cifar10", "gcr", 500, {}, seed)
-    return compose("seq-cifar10", method, seed=seed, overrides={"buffer": 500, "precision": "bf16", "online": True})
 
 
 if __name__ == "__main__":

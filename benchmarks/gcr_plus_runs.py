@@ -57,15 +57,9 @@ TRIAL: dict[str, dict[str, Any]] = {  # on validation data: whether herding's or
 OFFLINE_ARMS = ("herding",)  # and those that gain 0.5 in an online cell; grad-approx is comparison 3
 
 
-def experiment(scenario: str, settings: Mapping[str, Any], seed: int) -> Experiment:
+def experiment(scenario: str, settings: Mapping[str, Any], seed: int, method: str = "gcr+") -> Experiment:
     given: dict[str, Any] = {"buffer": 500, "precision": "bf16", **settings}
-    return compose(scenario, "gcr+", seed=seed, selector=given.pop("selector", None), overrides=given)
-
-
-def rival(scenario: str, seed: int) -> Experiment:
-    """ER-ACE, online."""
-    given = {"buffer": 500, "precision": "bf16", "online": True}
-    return compose(scenario, "er-ace", seed=seed, overrides=given)
+    return compose(scenario, method, seed=seed, selector=given.pop("selector", None), overrides=given)
 
 
 def cell(
@@ -91,8 +85,8 @@ def announced() -> Iterator[Cell]:
             yield cell("comparisons", "gcr-plus-comparisons", scenario, online, "as-der-k500", seeds, der)
             yield cell("comparisons", "gcr-plus-comparisons", scenario, online, "as-gcr-k250", several, gcr)
     for scenario in SETS:
-        name = f"{scenario}-online-er-ace-k500"
-        yield Cell("rivals", "gcr-plus-comparisons", name, range(15), partial(rival, scenario))
+        made = partial(experiment, scenario, {"online": True}, method="er-ace")
+        yield Cell("rivals", "gcr-plus-comparisons", f"{scenario}-online-er-ace-k500", range(15), made)
     for online, short, seeds in ((True, {}, range(15)), (False, {"epochs": SHORT}, range(3))):
         for part, (_, left_out) in PARTS.items():
             for scenario in SETS:

@@ -30,6 +30,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import row_file
 import torch
 from against_mammoth import CASES, commit_of, open_mammoth, their_model
 from step import made_scenario, new_run, steps_of
@@ -131,11 +132,6 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['model']:9} {row['method']:6} {times}  ratio {row['ratio']} (limit {LIMIT})"
 
 
-def reports(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mammoth", type=Path, help="a checkout; without one, what was measured before is printed")
@@ -150,7 +146,7 @@ def main() -> None:
         serve(steps)
         return
     if given.mammoth is None:
-        for report in reports(given.out):
+        for report in row_file.read(given.out):
             print(f"A step on a CPU, from results/: {report['device']}", *map(line, report["rows"]), sep="\n  ")
         return
     load, rows = os.getloadavg()[0], []
@@ -160,7 +156,7 @@ def main() -> None:
             print(line(rows[-1]), flush=True)
     about = {"device": f"{platform.machine()} CPU, {torch.get_num_threads()} threads", "load": load, "limit": LIMIT}
     about |= {"mammoth": commit_of(given.mammoth), "torch": torch.__version__}
-    others = [report for report in reports(given.out) if report["device"] != about["device"]]
+    others = [report for report in row_file.read(given.out) if report["device"] != about["device"]]
     given.out.write_text(json.dumps([*others, about | {"rows": rows}], indent=2) + "\n")
     print(f"written: {given.out}")
 

@@ -86,9 +86,13 @@ def explain(
         _error(gradients, classes, old - _random_weights(old, classes, counts, unit, generator))
         for _ in range(RANDOM_SUBSETS)
     ]
-    error, length, reached = (_error(gradients, classes, of) for of in (old - new, old, new))
-    uniform = sum(by_chance) / RANDOM_SUBSETS
-    product = sum(float((_sum_of(gradients, c, old[c]) * _sum_of(gradients, c, new[c])).sum()) for c in classes)
+    error, uniform = _error(gradients, classes, old - new), sum(by_chance) / RANDOM_SUBSETS
+    products = []  # of goal and what was reached, with themselves and each other
+    for members in classes:
+        goal, found = (_sum_of(gradients, members, of[members]) for of in (old, new))
+        products.append([float((a * b).sum()) for a, b in ((goal, goal), (found, found), (goal, found))])
+    length, reached = (math.sqrt(sum(of_class[place] for of_class in products)) for place in (0, 1))
+    product = sum(of_class[2] for of_class in products)
     cosine = max(-1.0, min(1.0, product / (length * reached))) if length * reached > 0 else 0.0
     per_class = {int(c): int(in_coreset[named == c].sum()) for c in torch.unique(named)}
     return _report(chosen, error, length, uniform, per_class, cosine)

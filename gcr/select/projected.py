@@ -25,6 +25,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gcr.select.checks import check_finite
+from gcr.select.cuda_graph import out_of_memory
 from gcr.settings import BadInput
 
 MAGIC = b"\x93NUMPY\x01\x00"
@@ -79,7 +80,7 @@ class Projector:
             with sdpa_kernel(SDPBackend.MATH):  # the one that can be batched
                 found = vmap(grad(loss_of), (None, 0, 0))(self.chosen, inputs, labels)
         except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
+            if out_of_memory(error):
                 raise
             why = str(error).strip().splitlines()[0]
             raise BadInput(f"net and loss must be ones that torch.func can batch over examples ({why})") from error
