@@ -48,6 +48,7 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {  # arm: rows kept by, settings
         {"selector": "grad-approx", "pool_network": "predictor"} | POOL,
     ),
     "low-loss": ("`balanced-reservoir`, `evict=loss`", {"evict": "loss"}),
+    "herding-order": ("`balanced-reservoir`, `evict=herding`", {"evict": "herding"}),
 }
 TRIAL: dict[str, dict[str, Any]] = {  # on validation data: whether herding's order in the reservoir becomes an arm
     "reservoir": {},
