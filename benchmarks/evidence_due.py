@@ -47,10 +47,6 @@ def experiment(
 
 
 def due() -> Iterator[Cell]:
-    for scenario, buffer, seeds in ONLINE:
-        for what, changes in ROWS.items():
-            made = partial(experiment, "online", scenario, "gcr", buffer, changes)
-            yield Cell("rows", "online-variants", f"{scenario}-online-gcr-k{buffer}-{what}", seeds, made)
     repeated = {
         "gcr": partial(experiment, "online", "seq-cifar10", "gcr", 500, {}),
         "gcr-plus": partial(gcr_plus_runs.experiment, "seq-cifar10", {"online": True}),
@@ -60,6 +56,10 @@ def due() -> Iterator[Cell]:
             for number in range(REPEATS):
                 name = f"seq-cifar10-online-{method}-k500{kind}-repeat-{number}"
                 yield Cell("noise", "noise", name, REPEATED_SEED, of_seed, deterministic=bool(kind))
+    for scenario, buffer, seeds in ONLINE:
+        for what, changes in ROWS.items():
+            made = partial(experiment, "online", scenario, "gcr", buffer, changes)
+            yield Cell("rows", "online-variants", f"{scenario}-online-gcr-k{buffer}-{what}", seeds, made)
     for what, changes in (("", {}), ("-class-balanced", ROWS["class-balanced"])):
         made = partial(experiment, "offline", "seq-cifar100", "gcr", 2000, changes)
         yield Cell("selection", "offline-selection", f"seq-cifar100-gcr{what}-k2000", range(10, 18), made)

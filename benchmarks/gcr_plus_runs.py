@@ -55,7 +55,7 @@ TRIAL: dict[str, dict[str, Any]] = {  # on validation data: whether herding's or
     "herding-order": {"evict": "herding"},
     "herding-order-predictor": {"evict": "herding", "pool_network": "predictor"},
 }
-OFFLINE_ARMS = ("herding",)  # and those that gain 0.5 in an online cell; grad-approx is comparison 3
+OFFLINE_ARMS = ("herding", "herding-order")  # and others that gain 0.5 in an online cell; grad-approx is comparison 3
 
 
 def experiment(scenario: str, settings: Mapping[str, Any], seed: int, method: str = "gcr+") -> Experiment:
