@@ -39,6 +39,7 @@ AVALANCHE_PYTHON = ROOT / ".venv-avalanche/bin/python"  # of make avalanche
 PAGE, FIGURE = ROOT / "docs/own_project.md", ROOT / "docs/own_project.svg"
 ORDER = {
     "gcr.Learner": "#0072b2",
+    "gcr.Learner with GCR+": "#009e73",
     AVALANCHE: "#cc79a7",
     "reservoir by hand": "#e69f00",
     "SGDClassifier.partial_fit": "#56b4e9",

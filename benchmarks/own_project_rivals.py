@@ -34,13 +34,19 @@ def make_net(inputs: int, seed: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
 
 
-def learner(steps: Steps, seed: int, keep: int) -> Iterator[tuple[Predict, int]]:
+def learner(steps: Steps, seed: int, keep: int, **settings: Any) -> Iterator[tuple[Predict, int]]:
     import gcr
 
-    learner = gcr.Learner(make_net(steps[0][0].shape[1], seed), memory=keep, seed=seed)
+    learner = gcr.Learner(make_net(steps[0][0].shape[1], seed), memory=keep, seed=seed, **settings)
     for x, y in steps:
         learner.fit(x, y, epochs=EPOCHS, batch=BATCH, progress=False)
         yield learner.predict, learner.memory.nbytes
+
+
+def learner_with_gcr_plus(steps: Steps, seed: int, keep: int) -> Iterator[tuple[Predict, int]]:
+    import gcr
+
+    return learner(steps, seed, keep, method=gcr.methods.GcrPlus())
 
 
 def reservoir_by_hand(steps: Steps, seed: int, keep: int) -> Iterator[tuple[Predict, int]]:
@@ -120,6 +126,7 @@ def avalanche_replay(steps: Steps, seed: int, keep: int) -> Iterator[tuple[Predi
 
 RIVALS: dict[str, Rival] = {
     "gcr.Learner": learner,
+    "gcr.Learner with GCR+": learner_with_gcr_plus,
     "reservoir by hand": reservoir_by_hand,
     "SGDClassifier.partial_fit": sgd_classifier,
     "fine-tuning": fine_tuning,
