@@ -50,6 +50,17 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {  # arm: rows kept by, settings
     "low-loss": ("`balanced-reservoir`, `evict=loss`", {"evict": "loss"}),
     "herding-order": ("`balanced-reservoir`, `evict=herding`", {"evict": "herding"}),
 }
+AS_DER: dict[str, Any] = {"selector": "reservoir", "gamma": 0, "keep": 0}  # opponents 2 and 3
+AS_GCR: dict[str, Any] = {"selector": "grad-approx"} | POOL
+CHANGES: dict[str, dict[str, Any]] = {  # on validation data: what opponents 2 and 3 are tuned over
+    "start": {},
+    "lr-0.01": {"lr": 0.01},
+    "lr-0.1": {"lr": 0.1},
+    "alpha-0.01": {"alpha": 0.01},
+    "alpha-0.03": {"alpha": 0.03},
+    "beta-0.5": {"beta": 0.5},
+    "beta-2": {"beta": 2},
+}
 TRIAL: dict[str, dict[str, Any]] = {  # on validation data: whether herding's order in the reservoir becomes an arm
     "reservoir": {},
     "herding-order": {"evict": "herding"},
@@ -77,14 +88,12 @@ def announced() -> Iterator[Cell]:
         two = {"buffer": buffer, "repeats": 2}
         yield cell("cells", "gcr-plus", SETS[0], True, f"k{buffer}-two-steps", range(15), two)
     for online, short, seeds in ((True, {}, range(15)), (False, {"epochs": SHORT}, range(5))):
-        der = {"selector": "reservoir", "gamma": 0, "keep": 0} | short
-        gcr = {"selector": "grad-approx"} | POOL | short
         several = seeds if online else range(8)  # serves as an arm of the selection too
         for scenario in SETS:
             if not online:
                 yield cell("comparisons", "gcr-plus-comparisons", scenario, online, "10-epochs-k500", several, short)
-            yield cell("comparisons", "gcr-plus-comparisons", scenario, online, "as-der-k500", seeds, der)
-            yield cell("comparisons", "gcr-plus-comparisons", scenario, online, "as-gcr-k250", several, gcr)
+            yield cell("comparisons", "gcr-plus-comparisons", scenario, online, "as-der-k500", seeds, AS_DER | short)
+            yield cell("comparisons", "gcr-plus-comparisons", scenario, online, "as-gcr-k250", several, AS_GCR | short)
     for scenario in SETS:
         made = partial(experiment, scenario, {"online": True}, method="er-ace")
         yield Cell("rivals", "gcr-plus-comparisons", f"{scenario}-online-er-ace-k500", range(15), made)
@@ -103,6 +112,11 @@ def announced() -> Iterator[Cell]:
         for scenario in SETS:
             held_out, what = {"validation": 0.1, **settings}, f"validation-{arm}-k500"
             yield cell("trial", "gcr-plus-validation", scenario, True, what, range(50, 54), held_out)
+    for opponent, settings in (("as-der", AS_DER), ("as-gcr", AS_GCR)):
+        for change, values in CHANGES.items():
+            for scenario in SETS:
+                held_out, what = {"validation": 0.1, **settings, **values}, f"validation-{opponent}-{change}"
+                yield cell("opponents", "gcr-plus-validation", scenario, True, what, range(50, 54), held_out)
     for buffer in (500, 200, 2000):
         for scenario in SETS:
             yield cell("cells", "gcr-plus", scenario, False, f"k{buffer}", range(5), {"buffer": buffer})
