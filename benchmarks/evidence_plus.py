@@ -71,15 +71,16 @@ def comparisons() -> str:
                 seeds = range(15 if online else 5)
                 mine, theirs = ({s: v for s, v in g.by_seed("accuracy").items() if s in seeds} for g in (plus, group))
                 test = compare(mine, theirs)
-                text = f"{test.difference:+.2f} ± {test.sem:.2f}"
+                anytime = compare(plus.by_seed("anytime"), {s: group.by_seed("anytime")[s] for s in theirs})
+                texts = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (test, anytime)]
                 p = test.p if test.n == len(seeds) and name not in UNTESTED else None
-                found.append((f"{DATA[scenario]} {regime}", name, test.n, text, p))
+                found.append((f"{DATA[scenario]} {regime}", name, test.n, texts, p))
     corrected = iter(after_holm([p for *_, p in found if p is not None], TESTS))
     rows = []
-    for where, name, n, text, p in found:
+    for where, name, n, (final, anytime_text), p in found:
         after = f"{next(corrected):.2g}" if p is not None else "not tested"
-        rows.append([where, name, str(n), text, after])
-    return markdown(["scenario", "GCR+ minus", "seeds", "final accuracy", "p, corrected"], rows)
+        rows.append([where, name, str(n), final, after, anytime_text])
+    return markdown(["scenario", "GCR+ minus", "seeds", "final", "p, corrected", "any-time"], rows)
 
 
 def _start(scenario: str, online: bool) -> str:
@@ -133,25 +134,32 @@ def _against_own(
     announced: int,
     by_cell: bool = False,
 ) -> str:
-    """A row per arm, a column per cell: the arm minus `gcr+` itself. Holm's correction over all tests, or those of a
-    cell."""
-    found: dict[tuple[str, str, bool], str] = {}
+    """A row per arm, two columns per cell that has runs: the arm minus `gcr+` itself, final and any-time accuracy.
+    Final accuracy is tested: Holm's correction over all tests, or those of a cell."""
+    found: dict[tuple[str, str, bool], list[str]] = {}
     tested: dict[tuple[str, str, bool], float] = {}
     for key, group in groups.items():
         _, scenario, online = key
-        if (whole := own(scenario, online)) is not None:
-            test = compare(group.by_seed("accuracy"), whole.by_seed("accuracy"))
-            found[key] = f"{test.difference:+.2f}" + ("" if test.sem is None else f" ± {test.sem:.2f}")
-            if test.n == (15 if online else offline_seeds) and test.p is not None:
-                tested[key] = test.p
+        if (whole := own(scenario, online)) is not None and len(group.results) > 1:
+            final, anytime = (compare(group.by_seed(m), whole.by_seed(m)) for m in ("accuracy", "anytime"))
+            found[key] = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, anytime)]
+            if final.n == (15 if online else offline_seeds) and final.p is not None:
+                tested[key] = final.p
             else:
-                found[key] += f" ({test.n} seed{'s' * (test.n > 1)})"
+                found[key][0] += f" ({final.n} seeds)"
     for cells_together in [[cell] for cell in CELLS] if by_cell else [CELLS]:
         these = [key for key in tested if key[1:] in cells_together]
         for key, p in zip(these, after_holm([tested[key] for key in these], announced), strict=True):
-            found[key] += "*" * (p < LEVEL)
-    rows = [[text, *(found.get((arm, *cell), "not run") for cell in CELLS)] for arm, (text, _) in arms.items()]
-    return markdown([head, *(f"{DATA[s]} {'online' if on else 'offline'}" for s, on in CELLS)], rows)
+            found[key][0] += "*" * (p < LEVEL)
+    run = [cell for cell in CELLS if any(key[1:] == cell for key in found)]
+    not_run = ["not run", "–"]
+    rows = [
+        [text, *(part for cell in run for part in found.get((arm, *cell), not_run))] for arm, (text, _) in arms.items()
+    ]
+    columns = [
+        f"{DATA[s]} {'online' if on else 'offline'}{what}" for s, on in run for what in (", final", ", any-time")
+    ]
+    return markdown([head, *columns], rows)
 
 
 def cost() -> str:

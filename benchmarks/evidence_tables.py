@@ -120,8 +120,9 @@ def selection() -> str:
         "random, unit",
     ]
     starts, differences = [], []
-    for data, (base, *others) in cases.items():
+    for data, (base, *arms) in cases.items():
         assert base is not None
+        others = [arm if arm and base.results.keys() <= arm.results.keys() else None for arm in arms]  # all seeds
         seeds = "/".join("–" if group is None else str(len(group.results)) for group in (base, *others))
         for metric in ("anytime", "accuracy") if data.endswith("online") else ("accuracy", "anytime"):
             starts.append([data, seeds, METRICS[metric], str(base.mean(metric))])
