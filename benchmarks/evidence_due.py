@@ -47,13 +47,6 @@ def experiment(
     return compose(scenario, method, seed=seed, selector=given.pop("selector", None), overrides=given)
 
 
-def as_planned(study: str, scenario: str, method: str, buffer: int, seeds: range) -> Cell:
-    """A cell of the paper's online table, named as ``gcr reproduce`` names it."""
-    (job,) = plan_of("online", scenario, method, buffer).jobs()
-    made = partial(experiment, "online", scenario, method, buffer, {})
-    return Cell(study, "online", job.folder.path.parent.name, seeds, made)
-
-
 def due() -> Iterator[Cell]:
     repeated = {
         "gcr": partial(experiment, "online", "seq-cifar10", "gcr", 500, {}),
@@ -65,7 +58,8 @@ def due() -> Iterator[Cell]:
                 name = f"seq-cifar10-online-{method}-k500{kind}-repeat-{number}"
                 yield Cell("noise", "noise", name, REPEATED_SEED, of_seed, deterministic=bool(kind))
     for scenario, buffer in CHOSE:
-        yield as_planned("fresh", scenario, "gcr", buffer, range(30, 45))
+        made = partial(experiment, "online", scenario, "gcr", buffer, {})
+        yield Cell("fresh", "online-variants", f"{scenario}-online-gcr-k{buffer}-fresh", range(30, 45), made)
     for scenario, buffer, seeds in ONLINE:
         for what, changes in ROWS.items():
             made = partial(experiment, "online", scenario, "gcr", buffer, changes)
@@ -77,7 +71,9 @@ def due() -> Iterator[Cell]:
         made = partial(experiment, "offline", scenario, "der++", 2 * buffer, {}, values_of=buffer)
         yield Cell("twice", "offline-selection", f"{scenario}-derpp-k{2 * buffer}", range(5), made)
     for scenario, buffer in GEM:
-        yield as_planned("gem", scenario, "gem", buffer, range(15))
+        (job,) = plan_of("online", scenario, "gem", buffer).jobs()
+        made = partial(experiment, "online", scenario, "gem", buffer, {})
+        yield Cell("gem", "online", job.folder.path.parent.name, range(15), made)
 
 
 if __name__ == "__main__":
