@@ -30,7 +30,7 @@ def test_every_learner_has_the_same_seeds_on_every_set():
     seeds = {}
     for row in rows:
         seeds.setdefault((row["data"], row["name"]), []).append(row["seed"])
-    assert len(seeds) == 12
+    assert len(seeds) == 14
     assert all(found == [0, 1, 2, 3, 4] for found in seeds.values())
 
 

@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metaestimators import available_if
@@ -19,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
 from gcr.select import LastLayerGradients, class_budgets, select_coreset
-from gcr.select.checks import check_mapped, is_whole
+from gcr.select.checks import check_mapped, check_memory, is_whole
 from gcr.select.k_centre import k_centre
 from gcr.settings import BadInput
 
@@ -34,7 +36,8 @@ class CoresetSelector(BaseEstimator):  # type: ignore[misc]
     """Choose ``budget`` rows: a whole number of them, or a share of the training set (a float up to 1.0, all rows).
 
     ``selector="matching"`` matches the gradient of a linear softmax classifier before training, class by class;
-    "k-centre" covers the features of each class; "random" draws. Without y there is one class. Rows are best scaled.
+    "k-centre" covers the features of each class; "random" draws. y are classes; without it there is one. Rows are best
+    scaled.
 
     ``get_support()`` says which rows were chosen and ``weights_`` what each of them counts for. ``fit_resample`` gives
     the rows themselves, as a middle step of an imbalanced-learn pipeline does; scikit-learn's own takes no such step.
@@ -75,6 +78,9 @@ class CoresetSelector(BaseEstimator):  # type: ignore[misc]
             raise BadInput(f"{name} requires y to be passed, but the target y is None; call fit(X, y)")
         check_mapped("X", X)
         check_mapped("y", y)
+        if isinstance(X, np.ndarray):
+            remedy = "k-centre and matching of gcr itself read float32 and mapped files"
+            check_memory("X in float64", 8 * X.size, torch.device("cpu"), remedy)
         if y is None:
             x, number = validate_data(self, X, dtype=np.float64), np.zeros(len(X), dtype=np.int64)
         else:
@@ -83,6 +89,9 @@ class CoresetSelector(BaseEstimator):  # type: ignore[misc]
             number = np.unique(y, return_inverse=True)[1]
         budget = self._rows(len(x))
         self.support_, self.weights_ = self._choose(x, number, budget)
+        classes, chosen = len(np.unique(number)), len(np.unique(number[self.support_]))
+        if chosen < classes:
+            warnings.warn(f"{classes - chosen} of {classes} classes have no row in a budget of {budget}", stacklevel=2)
         if self.estimator is not None:
             weights = {"sample_weight": self.weights_} if has_fit_parameter(self.estimator, "sample_weight") else {}
             labels = None if y is None else y[self.support_]

@@ -60,5 +60,8 @@ def check_engine(how: Execution) -> None:
         check(how)
     elif how.address is not None:
         raise BadInput(f"address is of a Ray cluster, got {how.address} with the local engine; add --engine ray")
+    elif how.gpus != 1:
+        ways = "add --engine ray, or start the run by torchrun --nproc-per-node N -m gcr run"
+        raise BadInput(f"gpus are given by Ray, got {how.gpus:g} with the local engine; {ways}")
     else:
         pick_device(how.device)

@@ -92,7 +92,8 @@ def refuse_disagreement(mine: dict[str, Any], place: Place) -> None:
             if first.get(key) != other.get(key)
         ]
         if unlike:
-            raise BadInput(f"processes disagree: {'; '.join(unlike)}; give all the same command, versions and data")
+            shown = "; ".join(unlike[:3]) + (f"; and {len(unlike) - 3} more" if len(unlike) > 3 else "")
+            raise BadInput(f"processes disagree: {shown}; give all the same command, versions and data")
 
 
 def begins(how: Execution, anything: bool = False) -> bool:

@@ -103,7 +103,12 @@ def select_coreset(
         members = [torch.arange(n, device=device)] if division is None else rows_by_class(division)
         counts = shares if shares is not None else [total]
         names = None if division is None else division.unique().tolist()
-        chosen = match_targets(rows, members, counts, old, targets, kept, price, ridge, tolerance, names)
+        passes_on = not isinstance(budget, Mapping)
+        chosen = match_targets(rows, members, counts, old, targets, kept, price, ridge, tolerance, names, passes_on)
+    if division is not None and (empty := _without_row(division, chosen.rows, budget)):
+        shown = ", ".join(map(str, empty[:5])) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
+        without = f"no row for {'class' if groups is None else 'group'} {shown}"
+        chosen = replaced(chosen, note="; ".join(filter(None, [chosen.note, without])))
     own = LastLayerGradients(rows.features[chosen.rows], rows.residuals[chosen.rows], rows.bias)
     length = float(own.squared_norms().mean()) if len(own) else 0.0
     if 0 < length < ridge:
@@ -147,5 +152,32 @@ def _shares(budget: Any, division: Tensor | None, n: int, cost: Tensor | None) -
         return list[float](class_budgets(division.unique(return_counts=True)[1].tolist(), int(budget))), budget
     if not is_number(budget) or not float(cost.min()) <= budget < float("inf"):
         raise BadInput(f"budget must be a finite number, at least the least cost, {float(cost.min()):g}, got {budget}")
-    groups = 1 if division is None else len(division.unique())
-    return [float(budget) / groups] * groups, float(budget)
+    members = [torch.arange(n, device=cost.device)] if division is None else rows_by_class(division)
+    return _shares_by_cost(float(budget), [cost[rows] for rows in members]), float(budget)
+
+
+def _shares_by_cost(budget: float, costs: list[Tensor]) -> list[float]:
+    """Equal shares. What a group's rows do not cost together goes to the others, and so does a share below the cost of
+    its cheapest row: the dearest group goes first, of equal ones the last.
+
+    >>> _shares_by_cost(9.0, [torch.ones(1), torch.ones(20), torch.full((2,), 5.0)])
+    [1.0, 8.0, 0.0]
+    """
+    most, least = [float(cost.sum()) for cost in costs], [float(cost.min()) for cost in costs]
+    while True:
+        shares, left = [0.0] * len(costs), budget
+        served = sorted((group for group in range(len(costs)) if most[group] > 0), key=lambda group: most[group])
+        for place, group in enumerate(served):
+            shares[group] = min(most[group], left / (len(served) - place))
+            left -= shares[group]
+        poor = [group for group in served if shares[group] * (1 + 1e-12) < least[group]]
+        if not poor:
+            return shares
+        most[max(poor, key=lambda group: (least[group], group))] = 0.0
+
+
+def _without_row(division: Tensor, rows: Tensor, budget: Any) -> list[int]:
+    """The groups that no row was chosen from, though they might have had one."""
+    names = division.unique()
+    empty: list[int] = names[~torch.isin(names, division[rows])].tolist()
+    return [name for name in empty if not isinstance(budget, Mapping) or budget[name] > 0]

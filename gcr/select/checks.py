@@ -79,6 +79,10 @@ def as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
         remedy = "gcr.LastLayerGradients(pool.features, pool.residuals) has its gradients"
         raise BadInput(f"{name} must be an array, got a Pool; {remedy}")
     check_mapped(name, values)
+    if isinstance(values, Tensor) and values.layout != torch.strided:
+        raise BadInput(f"{name} must be a dense array, got a tensor with {values.layout}; to_dense() makes one")
+    if not getattr(getattr(values, "dtype", None), "isnative", True):  # another byte order
+        values = values.astype(values.dtype.newbyteorder("="))
     if any(step < 0 or step % values.itemsize for step in getattr(values, "strides", ())):  # torch knows no such view
         values = values.copy()
     try:
@@ -123,7 +127,8 @@ def as_gradients(name: str, gradients: Any, device: torch.device, finite: bool =
 
 def as_targets(target: Any, like: LastLayerGradients) -> list[Tensor]:
     """Gradients to match as [c, f (+ 1)] matrices: one, or as many as a list or tuple has."""
-    several = isinstance(target, list | tuple) and bool(target) and not is_number(target[0])
+    several = isinstance(target, list | tuple) and bool(target)
+    several = several and not is_number(target[0]) and getattr(target[0], "shape", None) != ()
     return [_target(one, like) for one in (target if several else [target])]
 
 

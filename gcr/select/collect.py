@@ -60,8 +60,8 @@ def collect(
     *,
     gradients: str = "last-layer",
     parameters: Any = None,
-    width: int = 8192,
-    seed: int = 0,
+    width: int | None = None,
+    seed: int | None = None,
     to: str | Path | None = None,
 ) -> Pool | ProjectedGradients:
     """Run ``net`` once over ``loader`` (batches of inputs and labels), in evaluation mode, and collect gradients.
@@ -71,12 +71,12 @@ def collect(
 
     ``gradients="last-layer"`` gives a ``Pool`` there. Its features are what enters ``last_layer``, by default the
     network's last ``nn.Linear``, whose output must be the logits. Where the layer has no bias, give
-    ``LastLayerGradients(…, bias=False)`` to selection.
+    ``LastLayerGradients(…, bias=False)`` to selection and to ``explain``.
 
     ``gradients="projected"`` gives ``ProjectedGradients``: of all ``parameters``, of those whose names contain a text
-    ("lora_"), or of those in a list, projected by ``seed`` to ``width`` numbers. With a file name ``to``, rows go to
-    that file batch by batch, and a second call goes on where the first ended; of the rows there it computes the first
-    and the last again and compares them, and trusts the others.
+    ("lora_"), or of those in a list, projected by ``seed`` (0) to ``width`` (8,192) numbers. With a file name ``to``,
+    rows go to that file batch by batch, and a second call goes on where the first ended; of the rows there it computes
+    the first and the last again and compares them, and trusts the others.
     """
     if gradients not in ("last-layer", "projected"):
         raise BadInput(f"gradients must be 'last-layer' or 'projected', got {gradients!r}")
@@ -86,13 +86,14 @@ def collect(
         if gradients == "projected":
             if last_layer is not None:
                 raise BadInput("last_layer goes with gradients='last-layer'; name parameters= for 'projected'")
+            width, seed = 8192 if width is None else width, 0 if seed is None else seed
             if not is_whole(width) or width < 1:
                 raise BadInput(f"width must be a whole number >= 1, got {width!r}")
             if not is_whole(seed) or seed < 0:
                 raise BadInput(f"seed must be a whole number >= 0, got {seed!r}")
             return collect_projected(Projector(net, loss, parameters, int(width), int(seed)), _batches(loader), to)
-        if parameters is not None or to is not None:
-            raise BadInput("parameters and to go with gradients='projected'")
+        if not all(given is None for given in (parameters, width, seed, to)):
+            raise BadInput("parameters, width, seed and to go with gradients='projected'")
         return _last_layer(net, loader, loss, last_layer)
     finally:
         for module, mode in modes.items():

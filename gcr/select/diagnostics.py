@@ -59,7 +59,8 @@ def explain(
     ``target``, ``labels`` or ``groups`` and ``weights`` are those of ``select_coreset``; a ``Pool`` has labels and
     weights of its own, and ``by_class=False`` measures its error as a whole. With ``weights="unit"`` random rows have
     weight 1 too. A target is measured whole, whatever the groups. Of several, errors are added up in squares, and
-    ``per_class`` has the rows of each, ``by_target`` its error and cosine.
+    ``per_class`` has the rows of each, ``by_target`` its error and cosine. Without a target the pool is read a dozen
+    times, for random rows to compare with.
     """
     gradients = _gradients_of(pool, checked=target is not None)
     n, device = len(gradients), gradients.features.device

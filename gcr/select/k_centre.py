@@ -11,8 +11,8 @@ once for each block of centres:
 1. A distance to the nearest centre only falls. So among the ``TOP`` farthest rows the walk may go on alone, as long as
    its next centre is not nearer than the farthest of all other rows was.
 2. Then all rows catch up with the new centres C by a matrix product in float32: ``|x - c|^2 - |x|^2 = |c|^2 - 2 <x,
-   c>``. Its rounding is at most ``e = (d + 16) 2^-24 (|x| + |c|)^2``. Only where this comes within e of the distance
-   that is known is ``|| x - c ||`` computed, in float64, and that alone counts.
+   c>``. Its rounding is at most ``e = (d + 16) (2^-24 (|x| + |c|)^2 + 2^-120)``. Only where this comes within e of the
+   distance that is known is ``|| x - c ||`` computed, in float64, and that alone counts.
 
 Cost: O(n K d) in matrix products, O(K TOP d) in the walks, O(n d) memory.
 """
@@ -69,6 +69,8 @@ def k_centre(
     >>> chosen.rows.tolist(), chosen.note
     ([0, 3, 2], 'every row is within 0.1 of a chosen one')
     """
+    if progress is not None and not callable(progress):
+        raise BadInput(f"progress must be a function of rows chosen and budget, got {progress!r}")
     device = features.device if isinstance(features, Tensor) else torch.device("cpu")
     rows = as_matrix("features", features, device, finite=False)
     n = len(rows)
@@ -151,6 +153,8 @@ class Walk:
         self.catch_up(order[0])
         done = len(order[0])
         ahead = TopWalk(self.top, self.features) if done < picks else None
+        if progress is not None:
+            progress(done, picks)
         while ahead is not None and done < picks:
             new = ahead.run(self, picks - done)
             self.catch_up(new)
@@ -182,7 +186,7 @@ class Walk:
         """Bounds from below of the distances among some rows: [m, m]."""
         self.prepare()
         small, lengths = self.small[rows], self.lengths[rows]
-        error = self.rounding * 4 * lengths.amax()
+        error = self.rounding * 4 * lengths.amax() + self.least_error
         squares = torch.addmm(lengths.float(), small, small.T, alpha=-2).double() + lengths.unsqueeze(1) - error
         return squares.clamp_min_(0).sqrt_().mul_((1 - 1e-12) / self.scale)
 
@@ -194,12 +198,13 @@ class Walk:
         mean = sum(rows.double().sum(0) for rows in blocks) / len(self.features)
         largest = max(float((rows.double() - mean).abs().amax()) for rows in blocks)
         self.scale = 1.0 / largest if largest > 0 else 1.0
-        self.small = torch.empty(self.features.shape, device=self.near.device)
+        self.small = torch.empty(self.features.shape, dtype=torch.float32, device=self.near.device)
         for rows, into in zip(blocks, self.small.split(self.block), strict=True):
             into.copy_((rows.double() - mean) * self.scale)
         self.lengths = torch.cat([rows.double().square().sum(1) for rows in self.small.split(self.block)])
         exact = torch.get_float32_matmul_precision() == "highest"  # else products may be rounded to 8 bits
         self.rounding = (self.features.shape[1] + 16) * 2.0**-24 + (0.0 if exact else 2.0**-6)
+        self.least_error = (self.features.shape[1] + 16) * 2.0**-120  # products below float32's range
 
     def by_products(self, points: Tensor, small: Tensor, lengths: Tensor) -> None:
         columns, squares, longest = small.T.contiguous(), lengths.float(), lengths.amax().sqrt()
@@ -207,7 +212,7 @@ class Walk:
         for begin in range(0, len(self.near), step):
             near, own = self.near[begin : begin + step], self.lengths[begin : begin + step]
             score = torch.addmm(squares, self.small[begin : begin + step], columns, alpha=-2)
-            error = self.rounding * (own.sqrt() + longest).square()
+            error = self.rounding * (own.sqrt() + longest).square() + self.least_error
             lowest = score.amin(1).double()
             limit = torch.where(near > 0, (near * self.scale).square() - own + error, -torch.inf)
             hit = torch.nonzero(lowest <= limit).flatten()
@@ -284,7 +289,7 @@ def _projection(rows: Tensor, projection: Any) -> Tensor:
         if projection < 1:
             raise BadInput(f"projection must be a number of columns >= 1 or a matrix, got {projection}")
         generator = torch.Generator().manual_seed(0)
-        matrix = torch.randn(d, int(projection), generator=generator) / int(projection) ** 0.5
+        matrix = torch.randn(d, int(projection), generator=generator, dtype=torch.float32) / int(projection) ** 0.5
     else:
         matrix = as_matrix("projection", projection, rows.device)
         if len(matrix) != d:

@@ -165,17 +165,19 @@ def match_targets(
     ridge: float,
     tolerance: float,
     names: list[int] | None = None,
+    passes_on: bool = False,
 ) -> Coreset:
     """Rows of each group that match its share of each target ([c, f] matrices), or the group's own sum.
 
-    Rows ``keep`` are in from the beginning, with weight 0 where they do not help. A row serves one target.
+    Rows ``keep`` are in from the beginning, with weight 0 where they do not help. A row serves one target. With costs,
+    a group ``passes_on`` what it has not spent.
     """
     if targets is not None and len(targets) > 1 and len(keep):
         raise BadInput(f"keep goes with one target, got {len(targets)}; match their sum, or leave out keep")
     free = torch.ones(len(gradients), dtype=torch.bool, device=weights.device)
     is_kept = torch.zeros_like(free).index_fill(0, keep, True)
     whole, parts, missing = float(sum(budgets)), list[tuple[Tensor, Tensor, int]](), 0.0
-    unspent, unserved = 0.0, 0
+    spare, unspent, unserved = 0.0, 0.0, 0
     for group, (rows, budget) in enumerate(zip(groups, budgets, strict=True)):
         kept = torch.nonzero(is_kept[rows]).flatten()
         needed = len(kept) if cost is None else float(cost[rows][kept].sum())
@@ -198,8 +200,9 @@ def match_targets(
             if not math.isfinite(energy) or not bool(torch.isfinite(correlation).all()):
                 raise BadInput("target or gradients are too long: products overflow; scale them, and ridge by squares")
             price = None if cost is None else cost[rows]
+            allowed = share if price is None else (share + spare) * (1 + 1e-12)  # shares are rounded
             matching = omp_blocks.Matching(
-                left, right, correlation, energy, share, ridge, tolerance, free[rows], kept, price
+                left, right, correlation, energy, allowed, ridge, tolerance, free[rows], kept, price
             )
             found = matching.run()
             taken = torch.nonzero((found > 0) | is_kept[rows]).flatten()
@@ -207,10 +210,13 @@ def match_targets(
             parts.append((rows[taken], found[taken], number))
             missing += max(share - len(taken), 0) if price is None else 0
             if price is not None:
-                left_over = share - float(price[taken].sum())
-                dear = not bool((free[rows] & (price <= left_over)).any())
-                unspent += 0.0 if dear else left_over
-                unserved += dear and not len(taken)
+                left_over = max(share + spare - float(price[taken].sum()), 0.0)
+                fits = bool((free[rows] & (price <= left_over)).any())
+                spare = left_over if passes_on else 0.0
+                unspent += left_over if fits or not bool(free[rows].any()) else 0.0
+                unserved += share > 0 and not fits and not len(taken)
+    if passes_on and cost is not None:
+        unspent = spare if bool((free & (cost <= spare)).any()) else 0.0
     chosen = torch.cat([rows for rows, _, _ in parts])
     order = chosen.argsort()
     serves = torch.cat([torch.full_like(rows, number) for rows, _, number in parts])[order]
@@ -218,7 +224,7 @@ def match_targets(
     empty = [number for number in range(len(targets or [])) if not bool((serves == number).any())] if several else []
     notes = {
         f"matching ended {missing:g} rows below the budget: no other row comes nearer": missing >= 1,
-        f"matching left {unspent:g} of {whole:g} unspent: no other row comes nearer": unspent > 0,
+        f"matching left {unspent:g} of {whole:g} unspent: no other row comes nearer": unspent > 1e-9 * whole,
         f"{unserved} shares of the budget are below the cost of any row": unserved,
         f"no row for target {', '.join(map(str, empty))}": empty,
     }

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gcr.select.nnls import nonnegative_solution
+from gcr.select.nnls import cholesky, nonnegative_solution
 from gcr.select.omp_guess import Guess, Problem, Reached, Support
 
 LINE_BYTES = 2**30  # of inner products of all rows with the support that are held
@@ -36,6 +36,8 @@ CANDIDATES = 320
 BLOCK = 2**22  # numbers in a block of rows
 SUMMED = 256  # slots that are summed at a time in the check
 FRESH = 24  # blocks after which P is computed anew
+APART = 1e-8  # of the longest kept row's squared length: the least ridge
+CHANCES = 8  # of kept rows that left to come back at the end
 
 
 def along(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -59,6 +61,11 @@ class Matching(Problem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(
+            self.keep
+        ):  # others come one by one and not into the span of those before, these may lie in each other's
+            self.ridge = max(self.ridge, APART * float(self.norms[self.keep].amax()))
+            self.norms = self.lengths.square() + self.ridge
         (n, f), c = self.left.shape, self.right.shape[1]
         most = int(self.budget) if self.cost is None else min(n, int(self.budget / float(self.cost.min())))
         most += ROUNDS if most <= CANDIDATES else 2 * FRESH * ROUNDS  # and those that left between two fresh starts
@@ -150,11 +157,7 @@ class Matching(Problem):
             for held in (*self.own, *([] if self.lines is None else [self.lines])):
                 held[holes] = held[last]
             self.support.rows = rows
-        system = self.system()
-        factor, failed = torch.linalg.cholesky_ex(system)
-        if bool(failed):  # kept rows that lie in the span of others, and no ridge
-            system.diagonal().add_(1e-10 * float(self.norms[rows].amax()))
-            factor = torch.linalg.cholesky(system)
+        factor = cholesky(self.system())
         weights = torch.cholesky_solve(self.correlation[rows].unsqueeze(1), factor).squeeze(1)
         if final:
             self.support = Support.make(rows, weights, weights.new_zeros(0, 0))
@@ -204,17 +207,28 @@ class Matching(Problem):
 
     def run(self) -> Tensor:
         """The weights at the end: [n], zero off the support."""
+        self.add_rows()
+        for _ in range(CHANCES):
+            rows = self.support.rows
+            absent = self.keep[~torch.isin(self.keep, rows)]
+            if not len(absent):
+                break
+            self.update_now()
+            absent = absent[self.now[absent] > self.floor]
+            if not len(absent):
+                break
+            weights = torch.cat([self.support.weights.clamp_min(0), self.now.new_zeros(len(absent))])
+            self.start(torch.cat([rows, absent]), absent, weights)
+            self.add_rows()  # with other weights, others may help
+        return torch.zeros_like(self.now).index_add(0, self.support.rows, self.support.weights.clamp_min(0))
+
+    def add_rows(self) -> None:
+        """Until the budget is used up, or no row helps."""
         while self.block():
             self.age += 1
             if self.age >= FRESH or len(self.support.rows) <= CANDIDATES:  # while it costs nothing
                 self.refresh()
         self.refresh(final=True)  # without the rounding of many blocks
-        rows = self.support.rows
-        absent = self.keep[~torch.isin(self.keep, rows)]
-        if len(absent):  # they have a last chance
-            weights = torch.cat([self.support.weights.clamp_min(0), self.now.new_zeros(len(absent))])
-            self.start(torch.cat([rows, absent]), absent, weights)
-        return torch.zeros_like(self.now).index_add(0, self.support.rows, self.support.weights.clamp_min(0))
 
     def block(self) -> bool:
         """Guess a few rounds and keep those that were right. Returns whether to go on."""

@@ -89,7 +89,7 @@ class Projector:
     def project(self, gradients: Tensor) -> Tensor:
         if self.width == self.length:
             return gradients.float()
-        rows = torch.zeros(len(gradients), self.width, device=self.device)
+        rows = torch.zeros(len(gradients), self.width, dtype=torch.float32, device=self.device)
         return rows.index_add_(1, self.buckets, gradients.float() * self.signs)
 
     def rows(self, inputs: Tensor, labels: Tensor) -> Tensor:

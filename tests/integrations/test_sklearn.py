@@ -213,6 +213,19 @@ def test_support_of_equal_shares(selector):
     assert np.array_equal(small_y, y[rows])
 
 
+def test_classes_that_get_no_row_are_counted():
+    x, y = load_digits(return_X_y=True)
+    for selector in ("matching", "k-centre", "random"):
+        with pytest.warns(UserWarning, match="4 of 10 classes have no row in a budget of 6"):
+            gcr.CoresetSelector(6, selector=selector).fit(x, y)
+
+
+def test_rows_that_do_not_fit_in_memory(monkeypatch):
+    rows = np.broadcast_to(np.float32(1.0), (10**8, 10**4))
+    with pytest.raises(BadInput, match="X in float64 must fit in memory"):
+        gcr.CoresetSelector(6).fit(rows, np.broadcast_to(0, 10**8))
+
+
 def test_without_labels():
     rows = np.random.default_rng(0).normal(size=(40, 5)) + 1
     chosen = gcr.CoresetSelector(6).fit(rows)

@@ -254,6 +254,7 @@ def test_ray_is_not_installed(monkeypatch):
     [
         (Execution(engine="dask"), 'unknown engine "dask"'),
         (Execution(address="10.0.0.1:6379"), "add --engine ray"),
+        (Execution(gpus=4), "gpus are given by Ray, got 4 with the local engine; add --engine ray, or start"),
         (Execution(engine="ray", address="somewhere"), "address must be HOST:PORT"),
         (Execution(engine="ray", device="cuda:1"), "which picks the GPU"),
         (Execution(engine="ray", gpus=0), "gpus must be above 0"),

@@ -102,6 +102,7 @@ CLOUDS = {
     "duplicates": lambda g: torch.randn(60, 4, generator=g).repeat(15, 1),
     "huge": lambda g: torch.randn(900, 6, generator=g, dtype=torch.float64) * 1e100,
     "tiny": lambda g: torch.randn(900, 6, generator=g) * 1e-30,
+    "far outliers": lambda g: torch.randn(900, 3, generator=g).index_fill(0, torch.tensor([0, 1]), 1e25),
     "half": lambda g: torch.randn(900, 6, generator=g).half(),
     "all alike": lambda g: torch.ones(900, 3),
 }
@@ -125,6 +126,19 @@ def test_blocks_give_the_plain_walk_where_products_are_rounded(monkeypatch):
     assert gcr.k_centre(features, 200, start=0).rows.tolist() == plain_order(features, 200, [0])
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16])
+def test_the_default_type_of_torch_changes_nothing(kind, monkeypatch):
+    monkeypatch.setitem(k_centre_module.TOP, "cpu", 16)
+    features = np.random.default_rng(0).normal(size=(100, 9))
+    expected = gcr.k_centre(features, 20).rows, gcr.k_centre(features, 20, projection=4).rows
+    torch.set_default_dtype(kind)
+    try:
+        found = gcr.k_centre(features, 20).rows, gcr.k_centre(features, 20, projection=4).rows
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert np.array_equal(found, expected)
+
+
 def test_all_rows_can_be_chosen(monkeypatch):
     monkeypatch.setitem(k_centre_module.TOP, "cpu", 16)
     chosen = gcr.k_centre(torch.rand(100, 3, generator=torch.Generator().manual_seed(0)), 100)
@@ -139,7 +153,7 @@ def test_k_centre_of_arrays_a_projection_and_progress(monkeypatch):
     chosen = gcr.k_centre(features, 50, start=0, projection=matrix, progress=lambda *done: seen.append(done))
     assert isinstance(chosen.rows, np.ndarray)
     assert chosen.rows.tolist() == gcr.k_centre(torch.from_numpy(features @ matrix), 50, start=0).rows.tolist()
-    assert seen[-1] == (50, 50)
+    assert (seen[0], seen[-1]) == ((1, 50), (50, 50))
     assert seen == sorted(set(seen))
     distances = np.linalg.norm((features @ matrix)[:, None] - (features @ matrix)[chosen.rows], axis=2)
     assert chosen.note == f"every row is within {distances.min(1).max():.6g} of a chosen one"
@@ -228,6 +242,8 @@ def test_whole_numbers_are_computed_as_float64(kind):
         ({"keep": [1, 1]}, "keep must name each row once"),
         ({"keep": [10]}, "keep must have row numbers from 0 to 9, got 10"),
         ({"keep": [0.5]}, "keep must be a list of row numbers"),
+        ({"progress": True}, "progress must be a function of rows chosen and budget, got True"),
+        ({"features": torch.eye(3).to_sparse()}, "features must be a dense array, got a tensor with torch.sparse_coo"),
         ({"start": -1}, "start must have row numbers from 0 to 9, got -1"),
         ({"start": 1.5}, "start must be the number of a row, got 1.5"),
         ({"projection": 1.5}, "projection must be a whole number of columns or a matrix, got 1.5"),

@@ -180,7 +180,11 @@ def test_files_that_do_not_fit(tmp_path):
         ({"width": 0}, "width must be a whole number >= 1, got 0"),
         ({"to": "no-such-folder/rows.npy"}, "cannot write no-such-folder/rows.npy (No such file or directory)"),
         ({"last_layer": nn.Linear(2, 2)}, "last_layer goes with gradients='last-layer'"),
-        ({"gradients": "last-layer", "parameters": "5."}, "parameters and to go with gradients='projected'"),
+        (
+            {"gradients": "last-layer", "parameters": "5."},
+            "parameters, width, seed and to go with gradients='projected'",
+        ),
+        ({"gradients": "last-layer", "width": 16}, "parameters, width, seed and to go with gradients='projected'"),
         ({"loader": []}, "loader is empty"),
         ({"loader": [torch.zeros(2)]}, "loader must give pairs of tensors"),
         ({"loss": lambda logits, labels: logits.sum()}, "loss must give one value per example"),

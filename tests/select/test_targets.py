@@ -228,9 +228,55 @@ def test_a_budget_that_is_not_spent_is_noted():
     assert gcr.select_coreset(rows, 30, target=away, cost=price).note == (
         "matching left 30 of 30 unspent: no other row comes nearer"
     )
-    dear = gcr.select_coreset(rows, 8, cost=price, groups=np.arange(60) % 4)
-    assert dear.note == "4 shares of the budget are below the cost of any row"
+    own = gcr.select_coreset(rows, {0: 2, 1: 9}, cost=price, groups=np.arange(60) % 2)
+    assert own.note == "1 shares of the budget are below the cost of any row; no row for group 0"
     assert gcr.select_coreset(rows, 8, cost=price).note == ""
+
+
+def test_costs_are_shared_among_groups_as_rows_are():
+    rows, groups = random_rows(202), np.repeat([0, 1, 2], [2, 100, 100])
+    for budget, counts in ((40, [2, 19, 19]), (2, [1, 1, 0]), (7, [2, 2, 3])):
+        chosen = gcr.select_coreset(rows, budget, groups=groups, cost=np.ones(202), ridge=0.01)
+        assert np.bincount(groups[chosen.rows], minlength=3).tolist() == counts
+        assert ("no row for group 2" in chosen.note) == (counts[2] == 0)
+    dear = gcr.select_coreset(abs(random_rows()), 8, cost=np.full(60, 3.0), groups=np.arange(60) % 4)
+    assert sorted(np.arange(60)[dear.rows] % 4) == [0, 1]
+    assert dear.note == "no row for group 2, 3"
+
+
+def test_classes_without_a_row_are_named():
+    chosen = gcr.select_coreset(random_rows(), 4, labels=np.arange(60) % 12)
+    assert chosen.note == "no row for class 4, 5, 6, 7, 8 and 3 more"
+
+
+@pytest.mark.parametrize(("scale", "ridge"), [(1.0, 0.0), (1e8, 0.5)])
+@pytest.mark.parametrize("seed", range(4))
+def test_kept_rows_in_each_others_span_have_weights_too(seed, scale, ridge):
+    rows = scale * random_rows(60, 8, seed, 0.3)
+    chosen = gcr.select_coreset(rows, 30, keep=np.arange(20), ridge=ridge)
+    assert set(range(20)) <= set(chosen.rows.tolist())
+    np.testing.assert_allclose(chosen.weights @ rows[chosen.rows], rows.sum(0), rtol=1e-4, atol=1e-4 * scale)
+
+
+def test_a_kept_row_of_zeros_has_no_weight():
+    assert gcr.select_coreset([[0.0, 0], [1, 2], [0, 0]], 2, keep=[0], ridge=0.0).weights.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(40, 60))
+def test_matching_ends_below_its_budget_only_where_no_row_helps(seed):
+    rng = np.random.default_rng(seed)
+    rows, target, keep = rng.normal(size=(40, 5)) + 0.5, 3 * rng.normal(size=5), rng.permutation(40)[:12]
+    chosen = gcr.select_coreset(rows, 18, ridge=0.01, target=target, keep=keep)
+    if len(chosen.rows) < 18:
+        left = np.setdiff1d(np.arange(40), chosen.rows)
+        assert (rows[left] @ (target - chosen.weights @ rows[chosen.rows])).max() < 1e-6
+
+
+def test_a_target_may_be_a_list_of_scalars_and_bytes_in_any_order():
+    rows, target = random_rows(), np.arange(8.0)
+    expected = gcr.select_coreset(rows, 5, target=target).rows.tolist()
+    assert gcr.select_coreset(rows, 5, target=list(torch.tensor(target))).rows.tolist() == expected
+    assert gcr.select_coreset(rows.astype(">f8"), 5, target=target).rows.tolist() == expected
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-2])
@@ -250,7 +296,7 @@ def test_kept_rows_may_be_a_mask():
 def test_a_kept_row_that_does_not_help_has_no_weight():
     chosen = gcr.select_coreset(np.array([[1.0], [-1.0], [2.0]]), 2, keep=[1], target=[5.0], ridge=0.0)
     assert chosen.rows.tolist() == [1, 2]
-    np.testing.assert_allclose(chosen.weights, [0.0, 2.5], rtol=1e-9)
+    np.testing.assert_allclose(chosen.weights, [0.0, 2.5], rtol=1e-8)  # a ridge of 1e-8 keeps kept rows apart
 
 
 @pytest.mark.parametrize("seed", range(4))
