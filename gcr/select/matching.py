@@ -222,9 +222,10 @@ def match_targets(
     serves = torch.cat([torch.full_like(rows, number) for rows, _, number in parts])[order]
     several = targets is not None and len(targets) > 1
     empty = [number for number in range(len(targets or [])) if not bool((serves == number).any())] if several else []
+    alone = ": no other row comes nearer" if len(parts) == 1 else ""  # else a row of another group might
     notes = {
         f"matching ended {missing:g} rows below the budget: no other row comes nearer": missing >= 1,
-        f"matching left {unspent:g} of {whole:g} unspent: no other row comes nearer": unspent > 1e-9 * whole,
+        f"matching left {unspent:g} of {whole:g} unspent{alone}": unspent > 1e-9 * whole,
         f"{unserved} shares of the budget are below the cost of any row": unserved,
         f"no row for target {', '.join(map(str, empty))}": empty,
     }

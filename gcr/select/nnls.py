@@ -51,13 +51,13 @@ def cholesky(system: Tensor) -> Tensor:
     factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(system)
     share = 1e-12
-    while bool(failed.any()):
+    while bool(failed.any()) and share < 1:  # beyond that it is not finite
         diagonal = system.diagonal(dim1=-2, dim2=-1)
         added = share * diagonal.amax(-1, keepdim=True).clamp_min(1e-150)
         longer = torch.where(failed.unsqueeze(-1) != 0, diagonal + added, diagonal)
         factor, failed = torch.linalg.cholesky_ex(system.diagonal_scatter(longer, dim1=-2, dim2=-1))
         share *= 10
-    return factor
+    return torch.linalg.cholesky(system) if bool(failed.any()) else factor
 
 
 def only(system: Tensor, slots: Tensor) -> Tensor:

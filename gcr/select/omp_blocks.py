@@ -61,9 +61,7 @@ class Matching(Problem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(
-            self.keep
-        ):  # others come one by one and not into the span of those before, these may lie in each other's
+        if len(self.keep):  # others never enter the span of those before; kept rows may lie in each other's
             self.ridge = max(self.ridge, APART * float(self.norms[self.keep].amax()))
             self.norms = self.lengths.square() + self.ridge
         (n, f), c = self.left.shape, self.right.shape[1]
