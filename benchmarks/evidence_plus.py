@@ -9,7 +9,7 @@ from evidence_runs import DATA, LEVEL, ROOT, Group, cells, difference, markdown,
 from gcr_plus_runs import ARMS, PARTS
 
 from gcr import paper
-from gcr.analysis.statistics import compare, holm
+from gcr.analysis.statistics import Comparison, compare, holm
 
 # results/gcr-plus-registration.md: scenario, regime, steps a batch -> target by K
 TARGETS = {
@@ -63,24 +63,26 @@ def comparisons() -> str:
         start, regime = _start(scenario, online), "online" if online else "offline"
         opponents = {"GCR as published": published.get((scenario, regime, "gcr"))}
         opponents |= {text: runs.get(f"{start}as-{key}") for key, text in AS_OTHERS.items()}
-        opponents["DER++ as published"] = published.get((scenario, regime, "der++"))
-        opponents["ER-ACE, default values"] = runs.get(f"{scenario}{'-online' if online else ''}-er-ace-k500")
+        er_ace = runs.get(f"{scenario}{'-online' if online else ''}-er-ace-k500")
+        opponents |= dict(zip(UNTESTED, (published.get((scenario, regime, "der++")), er_ace), strict=True))
         for name, group in opponents.items():
             plus = read("gcr-plus")[f"{start}k500"] if "published" in name else own(scenario, online)
             if group is not None and plus is not None:
                 seeds = range(15 if online else 5)
-                mine, theirs = ({s: v for s, v in g.by_seed("accuracy").items() if s in seeds} for g in (plus, group))
-                test = compare(mine, theirs)
-                anytime = compare(plus.by_seed("anytime"), {s: group.by_seed("anytime")[s] for s in theirs})
-                texts = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (test, anytime)]
-                p = test.p if test.n == len(seeds) and name not in UNTESTED else None
-                found.append((f"{DATA[scenario]} {regime}", name, test.n, texts, p))
+                final, anytime = (_over(seeds, plus, group, metric) for metric in ("accuracy", "anytime"))
+                texts = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, anytime)]
+                p = final.p if final.n == len(seeds) and name not in UNTESTED else None
+                found.append((f"{DATA[scenario]} {regime}", name, final.n, texts, p))
     corrected = iter(after_holm([p for *_, p in found if p is not None], TESTS))
     rows = []
-    for where, name, n, (final, anytime_text), p in found:
+    for where, name, n, texts, p in found:
         after = f"{next(corrected):.2g}" if p is not None else "not tested"
-        rows.append([where, name, str(n), final, after, anytime_text])
+        rows.append([where, name, str(n), texts[0], after, texts[1]])
     return markdown(["scenario", "GCR+ minus", "seeds", "final", "p, corrected", "any-time"], rows)
+
+
+def _over(seeds: range, first: Group, second: Group, metric: str) -> Comparison:
+    return compare(*({s: v for s, v in group.by_seed(metric).items() if s in seeds} for group in (first, second)))
 
 
 def _start(scenario: str, online: bool) -> str:

@@ -40,24 +40,9 @@ def nonnegative_solution(
             if not bool(returning.any()):
                 break
             free = free.scatter(1, back, free.gather(1, back) | returning)
-        factor = cholesky(only(system, free))
+        factor = torch.linalg.cholesky(only(system, free))
         solved = torch.cholesky_solve(torch.where(free, right, 0.0).unsqueeze(2), factor).squeeze(2)
     return free
-
-
-def cholesky(system: Tensor) -> Tensor:
-    """The factor of [..., k, k]. Where rows lie in each other's span and no ridge keeps them apart, that of a system
-    whose diagonal is longer by the least power of ten of its longest entry that is enough, from 1e-12 on."""
-    factor: Tensor
-    factor, failed = torch.linalg.cholesky_ex(system)
-    share = 1e-12
-    while bool(failed.any()) and share < 1:  # beyond that it is not finite
-        diagonal = system.diagonal(dim1=-2, dim2=-1)
-        added = share * diagonal.amax(-1, keepdim=True).clamp_min(1e-150)
-        longer = torch.where(failed.unsqueeze(-1) != 0, diagonal + added, diagonal)
-        factor, failed = torch.linalg.cholesky_ex(system.diagonal_scatter(longer, dim1=-2, dim2=-1))
-        share *= 10
-    return torch.linalg.cholesky(system) if bool(failed.any()) else factor
 
 
 def only(system: Tensor, slots: Tensor) -> Tensor:

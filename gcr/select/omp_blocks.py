@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gcr.select.nnls import cholesky, nonnegative_solution
+from gcr.select.nnls import nonnegative_solution
 from gcr.select.omp_guess import Guess, Problem, Reached, Support
 
 LINE_BYTES = 2**30  # of inner products of all rows with the support that are held
@@ -62,7 +62,7 @@ class Matching(Problem):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.keep):  # others never enter the span of those before; kept rows may lie in each other's
-            self.ridge = max(self.ridge, APART * float(self.norms[self.keep].amax()))
+            self.ridge = max(self.ridge, APART * float(self.norms[self.keep].amax()), 1e-150)
             self.norms = self.lengths.square() + self.ridge
         (n, f), c = self.left.shape, self.right.shape[1]
         most = int(self.budget) if self.cost is None else min(n, int(self.budget / float(self.cost.min())))
@@ -155,7 +155,7 @@ class Matching(Problem):
             for held in (*self.own, *([] if self.lines is None else [self.lines])):
                 held[holes] = held[last]
             self.support.rows = rows
-        factor = cholesky(self.system())
+        factor = torch.linalg.cholesky(self.system())
         weights = torch.cholesky_solve(self.correlation[rows].unsqueeze(1), factor).squeeze(1)
         if final:
             self.support = Support.make(rows, weights, weights.new_zeros(0, 0))
