@@ -1,7 +1,8 @@
 """Runs that the evidence still lacks or lacked, in order of weight; trains those that ``results/`` has not got.
 
     python benchmarks/evidence_due.py                     every cell: seeds wanted, and how many are there
-    python benchmarks/evidence_due.py --train rows,noise  train what is missing, into runs/announced
+    python benchmarks/evidence_due.py --train rows,gem    train what is missing, into runs/announced
+    python benchmarks/evidence_due.py --train noise --share 1/8    the first of 8 processes, each with its own repeats
 
 ``gcr results pack results/FILE.jsonl.gz runs/announced/FILE results/FILE.jsonl.gz --force`` adds what has been trained.
 """
@@ -52,14 +53,18 @@ def due() -> Iterator[Cell]:
         "gcr": partial(experiment, "online", "seq-cifar10", "gcr", 500, {}),
         "gcr-plus": partial(gcr_plus_runs.experiment, "seq-cifar10", {"online": True}),
     }
+    for number in range(REPEATS):  # in one process, and so with the same kernels
+        name = f"seq-cifar10-online-gcr-k500-repeat-{number}"
+        yield Cell("repeats", "noise", name, REPEATED_SEED, repeated["gcr"])
     for kind in ("", "-deterministic"):
         for method, of_seed in repeated.items():
             for number in range(REPEATS):
-                name = f"seq-cifar10-online-{method}-k500{kind}-repeat-{number}"
+                name = f"seq-cifar10-online-{method}-k500{kind}-process-{number}"
                 yield Cell("noise", "noise", name, REPEATED_SEED, of_seed, deterministic=bool(kind))
     for scenario, buffer in CHOSE:
+        (job,) = plan_of("online", scenario, "gcr", buffer).jobs()
         made = partial(experiment, "online", scenario, "gcr", buffer, {})
-        yield Cell("fresh", "online-variants", f"{scenario}-online-gcr-k{buffer}-fresh", range(30, 45), made)
+        yield Cell("fresh", "online", job.folder.path.parent.name, range(30, 45), made)
     for scenario, buffer, seeds in ONLINE:
         for what, changes in ROWS.items():
             made = partial(experiment, "online", scenario, "gcr", buffer, changes)

@@ -8,13 +8,11 @@ from itertools import combinations, zip_longest
 from statistics import correlation, mean
 from typing import Any
 
-from evidence_runs import NAMES, ROOT, Group, cells, difference, markdown, marked, read
+from evidence_runs import NAMES, ROOT, Group, cells, difference, markdown, marked, places, read, variants_base
 
 from gcr.analysis.load import read_runs
 from gcr.analysis.statistics import compare, welch
 from gcr.analysis.tables import columns, table
-
-CIFAR_ONLINE = ("online", "seq-cifar10")
 
 
 def _json(name: str) -> Any:
@@ -165,7 +163,6 @@ def corrupted() -> str:
 
 def causes() -> str:
     """What was tried to explain cells above the paper's: S-CIFAR-10 online, minus our own run of the cell."""
-    own = {(c.method, c.group.buffer): c for c in cells("accuracy") if (c.regime, c.scenario) == CIFAR_ONLINE}
     tried = (
         ("er", 200, "separate forward pass for replay", "er-k200-separate"),
         ("er", 200, "learning rate 0.01", "er-k200-lr0.01"),
@@ -179,7 +176,7 @@ def causes() -> str:
     groups = read("online-variants")
     lines, tests = [], []
     for method, buffer, label, name in tried:
-        cell, group = own[method, buffer], groups[f"seq-cifar10-online-{name}"]
+        cell, group = places()["online", "seq-cifar10", buffer, method], groups[f"seq-cifar10-online-{name}"]
         figures = [str(cell.ours), str(group.mean("accuracy")), f"{cell.paper:.2f}"]
         lines.append([f"{NAMES[method]}, K = {buffer:,}", label, *figures])
         tests.append([difference(group, cell.group, "accuracy")])
@@ -190,7 +187,7 @@ def causes() -> str:
 def pairing() -> str:
     """Correlation over equal seeds, S-CIFAR online, and one difference by both tests."""
     own = [c for c in cells("accuracy") if c.regime == "online"]
-    gcr = next(c.group for c in own if (c.scenario, c.method, c.group.buffer) == ("seq-cifar10", "gcr", 500))
+    gcr = variants_base("seq-cifar10", 500)
     methods = [
         (a.group, b.group)
         for a, b in combinations(own, 2)
@@ -202,7 +199,7 @@ def pairing() -> str:
     for metric, label in (("anytime", "any-time"), ("accuracy", "final"), ("forgetting", "forgetting")):
         values = random.by_seed(metric), gcr.by_seed(metric)
         tests = [f"{of.difference:+.2f} ± {of.sem:.2f}, p = {of.p:.2g}" for of in (compare(*values), welch(*values))]
-        pairs = methods, [(gcr, variant) for variant in variants.values()]
+        pairs = methods, [(gcr, variant) for variant in variants.values() if variant is not gcr]
         lines.append([label, *(f"{_correlation(of, metric):.2f}" for of in pairs), *tests])
     head = ["metric", "r between methods", "r of GCR and its variants", "random rows minus GCR, paired", "Welch"]
     return markdown(head, lines)
@@ -241,7 +238,7 @@ def as_mammoth() -> str:
 def options() -> str:
     """Options of memory and methods, minus the same runs without them."""
     cifar, digits = read("online-variants"), read("digits-variants")
-    gcr = next(c.group for c in cells("accuracy") if (c.regime, c.method, c.group.buffer) == ("online", "gcr", 500))
+    gcr = variants_base("seq-cifar10", 500)
     cases = [
         ("GCR, `kept_weights=relative`", "S-CIFAR-10 online", cifar["seq-cifar10-online-gcr-k500-relative"], gcr),
         ("GCR, `replace=3`", "S-CIFAR-10 online", cifar["seq-cifar10-online-gcr-k500-replace3"], gcr),
@@ -265,14 +262,12 @@ def options() -> str:
 
 def precision() -> str:
     """Other precisions minus bfloat16 S-CIFAR-10 online, K = 500."""
-    own = {
-        c.method: c.group for c in cells("accuracy") if (c.regime, c.scenario) == CIFAR_ONLINE and c.group.buffer == 500
-    }
     groups = read("online-variants")
+    er, gcr = places()["online", "seq-cifar10", 500, "er"].group, variants_base("seq-cifar10", 500)
     lines = []
-    for method, other in (("er", "fp32"), ("gcr", "tf32")):
+    for method, other, base in (("er", "fp32", er), ("gcr", "tf32", gcr)):
         group = groups[f"seq-cifar10-online-{method}-k500-{other}"]
-        differences = [difference(group, own[method], metric)[1] for metric in ("accuracy", "anytime")]
+        differences = [difference(group, base, metric)[1] for metric in ("accuracy", "anytime")]
         lines.append([f"{NAMES[method]}, {other}", *differences])
     return markdown(["S-CIFAR-10 online, K = 500, 15 seeds", "final, minus bf16", "any-time, minus bf16"], lines)
 

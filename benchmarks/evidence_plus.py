@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from evidence_runs import DATA, LEVEL, ROOT, Group, cells, difference, markdown, read
+from evidence_runs import DATA, LEVEL, ROOT, Group, difference, markdown, places, read, variants_base
 from gcr_plus_runs import ARMS, PARTS
 
 from gcr import paper
@@ -30,12 +30,12 @@ def place_of(group: Group) -> Place:
 def targets() -> str:
     """`gcr+` at each target, next to GCR and DER++ as published, trained by us."""
     ours = {place_of(group): group for group in read("gcr-plus").values()}
-    theirs = {(c.scenario, c.regime, 1, c.group.buffer, c.method): c for c in cells("accuracy")}
     rows = []
     for (scenario, regime, repeats), wanted in TARGETS.items():
         for buffer, target in wanted.items():
-            place = scenario, regime, repeats, buffer
-            group, gcr, der = ours.get(place), theirs.get((*place, "gcr")), theirs.get((*place, "der++"))
+            group = ours.get((scenario, regime, repeats, buffer))
+            published = places() if repeats == 1 else {}
+            gcr, der = (published.get((regime, scenario, buffer, method)) for method in ("gcr", "der++"))
             name = f"{DATA[scenario]} {regime}" + (", two steps" if repeats == 2 else "")
             found = f"{group.mean('accuracy')} ({len(group.results)})" if group else "not run"
             minus = difference(group, gcr.group, "accuracy")[1] if group and gcr else "–"
@@ -57,14 +57,17 @@ UNTESTED = ("DER++ as published", "ER-ACE, default values")  # announced as figu
 
 def comparisons() -> str:
     """`gcr+` minus each opponent with K = 500, over common seeds; corrected by Holm for all announced tests."""
-    published = {(c.scenario, c.regime, c.method): c.group for c in cells("accuracy") if c.group.buffer == 500}
     runs, found = read("gcr-plus-comparisons"), []
     for scenario, online in CELLS:
         start, regime = _start(scenario, online), "online" if online else "offline"
-        opponents = {"GCR as published": published.get((scenario, regime, "gcr"))}
+        gcr, der = (
+            cell.group if (cell := places().get((regime, scenario, 500, method))) else None
+            for method in ("gcr", "der++")
+        )
+        opponents = {"GCR as published": variants_base(scenario, 500) if online else gcr}  # seeds as announced
         opponents |= {text: runs.get(f"{start}as-{key}") for key, text in AS_OTHERS.items()}
         er_ace = runs.get(f"{scenario}{'-online' if online else ''}-er-ace-k500")
-        opponents |= dict(zip(UNTESTED, (published.get((scenario, regime, "der++")), er_ace), strict=True))
+        opponents |= dict(zip(UNTESTED, (der, er_ace), strict=True))
         for name, group in opponents.items():
             plus = read("gcr-plus")[f"{start}k500"] if "published" in name else own(scenario, online)
             if group is not None and plus is not None:
@@ -168,8 +171,7 @@ def cost() -> str:
     """Milliseconds a step, and bytes of memory with K = 500 on S-CIFAR-10."""
     steps = json.loads((ROOT / "results" / "step-cuda-gcr-plus.json").read_text())["rows"]
     ms = {(row["method"], row["pack"]): row["ms"] for row in steps}
-    held = {c.method: c.group.memory_bytes for c in cells("accuracy") if (c.scenario, c.group.buffer, c.regime) ==
-            ("seq-cifar10", 500, "online")}  # fmt: skip
+    held = {name: places()["online", "seq-cifar10", 500, name].group.memory_bytes for name in ("der++", "gcr")}
     (plus,) = (g for g in read("gcr-plus").values() if place_of(g) == ("seq-cifar10", "online", 1, 500))
     examples = held["der++"] + 4 * 500  # a priority for each
     rows = []

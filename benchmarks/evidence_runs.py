@@ -129,6 +129,19 @@ def cells(metric: str) -> list[Cell]:
     return sorted(found, key=lambda c: (c.regime == "offline", c.scenario, c.group.buffer, order.index(c.method)))
 
 
+@cache
+def places() -> dict[tuple[str, str, int, str], Cell]:
+    """Cells of accuracy by regime, scenario, buffer size and method."""
+    return {(c.regime, c.scenario, c.group.buffer, c.method): c for c in cells("accuracy")}
+
+
+def variants_base(scenario: str, buffer: int) -> Group:
+    """GCR online with the seeds of its variants, for paired tests. Where they chose its contrast the paper's cell has
+    fresh ones instead."""
+    first_seeds = read("online-variants").get(f"{scenario}-online-gcr-k{buffer}-seeds-0-14")
+    return first_seeds or places()["online", scenario, buffer, "gcr"].group
+
+
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
