@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import combinations, zip_longest
-from statistics import correlation, mean
+from statistics import correlation, mean, stdev
 from typing import Any
 
-from evidence_runs import NAMES, ROOT, Group, cells, difference, markdown, marked, places, read, variants_base
+from evidence_runs import METRICS, NAMES, ROOT, Group, cells, difference, markdown, marked, places, read, variants_base
 
 from gcr.analysis.load import read_runs
 from gcr.analysis.statistics import compare, welch
@@ -214,6 +214,30 @@ def _correlation(pairs: Iterable[tuple[Group, Group]], metric: str) -> float:
         if len(seeds) >= 5:
             found.append(correlation([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]))
     return mean(found)
+
+
+def noise() -> str:
+    """One seed again and again on a GPU, next to other seeds: S-CIFAR-10 online, K = 500."""
+    start = "seq-cifar10-online-"
+    labels = {
+        "gcr-k500-repeat": "GCR, one seed in one process",
+        "gcr-k500-process": "GCR, one seed, a process each",
+        "gcr-k500-deterministic-process": "GCR, one seed, `--deterministic`, a process each",
+        "gcr-plus-k500-process": "GCR+, one seed, a process each",
+        "gcr-plus-k500-deterministic-process": "GCR+, one seed, `--deterministic`, a process each",
+    }
+    cases = [(label, [group for name, group in read("noise").items() if name.rsplit("-", 1)[0] == start + kind])
+             for kind, label in labels.items()]  # fmt: skip
+    cases.append(("GCR, 15 seeds", [places()["online", "seq-cifar10", 500, "gcr"].group]))
+    cases.append(("GCR+, 15 seeds", [read("gcr-plus")[start + "gcr-plus-k500"]]))
+    lines = []
+    for label, groups in cases:
+        if groups:
+            values = {metric: [v for of in groups for v in of.by_seed(metric).values()] for metric in METRICS}
+            spreads = [part for of in values.values() for part in (f"{stdev(of):.2f}", f"{max(of) - min(of):.2f}")]
+            lines.append([label, str(len(values["accuracy"])), *spreads])
+    heads = [f"{label}, {what}" for label in METRICS.values() for what in ("SD", "range")]
+    return markdown(["S-CIFAR-10 online, K = 500", "runs", *heads], lines)
 
 
 def as_mammoth() -> str:

@@ -23,6 +23,7 @@ NAMES = {
     "der": "DER", "der++": "DER++", "gcr": "GCR", "gcr+": "GCR+", "gcr + reservoir": "GCR, reservoir", "ocs": "OCS",
     "bilevel": "Bilevel", "er-ace": "ER-ACE", "cls-er": "CLS-ER", "gdumb": "GDumb", "joint": "joint",
 }  # fmt: skip
+METRICS = {"accuracy": "final", "anytime": "any-time"}
 DATA = {"seq-cifar10": "S-CIFAR-10", "seq-cifar100": "S-CIFAR-100", "seq-digits": "digits"}
 
 

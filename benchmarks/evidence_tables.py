@@ -14,6 +14,7 @@ from evidence_runs import (
     AT_TASK_ENDS,
     DATA,
     LEVEL,
+    METRICS,
     NAMES,
     Cell,
     Group,
@@ -27,8 +28,6 @@ from evidence_runs import (
 )
 
 from gcr.analysis.statistics import significant_after_holm, verdict
-
-METRICS = {"accuracy": "final", "anytime": "any-time"}
 
 
 def judged(metric: str) -> list[tuple[Cell, str]]:
@@ -270,6 +269,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "pairing": ("docs/appendix.md", other.pairing),
     "as-mammoth": ("docs/appendix.md", other.as_mammoth),
     "options": ("docs/appendix.md", other.options),
+    "noise": ("docs/choose.md", other.noise),
     "precision": ("docs/reproduce.md", other.precision),
     "corrupted": ("docs/appendix.md", other.corrupted),
     "faults": ("docs/faults.md", other.faults),
