@@ -160,7 +160,6 @@ class Core:
             optimizer = optimizer([p for p in trained.parameters() if p.requires_grad])
         elif self.frozen:
             _refuse_more_than(network.head, optimizer)
-        self.optimizer = optimizer
         mode = "eager" if isinstance(views, Own) else "auto"  # functions of users may do anything
         engine = Engine(
             trained,
@@ -175,10 +174,10 @@ class Core:
             self.seed,
             mode,
         )
-        engine.state.clip = self.clip
+        engine.made_optimizer, engine.state.clip = optimizer is not self.optimizer, self.clip
         if self.class_weights.given is not None:
             engine.state.class_weights = torch.ones(engine.n_outputs, device=self.device)
-        self.layout, self.engine = layout, engine
+        self.optimizer, self.layout, self.engine = optimizer, layout, engine
 
     def _rows_and_numbers(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """Rows where they are, numbers on the CPU. The first batch prepares everything."""

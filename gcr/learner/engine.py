@@ -22,7 +22,7 @@ from gcr.models import Network
 from gcr.settings import BadInput, Misfit
 from gcr.training.loop import own_cuda_stream
 from gcr.training.numerics import computing
-from gcr.training.optimizer import AnyOptimizer, trained_parameters
+from gcr.training.optimizer import AnyOptimizer, add_parameters, make_capturable, trained_parameters
 from gcr.training.randomness import EpochDraws, StepDraws
 from gcr.training.reselect import order_by_herding, recompute_bn_on_memory, reselect
 from gcr.training.settings import Training
@@ -57,6 +57,8 @@ class Engine:
         self.mode, self.remark = pick_mode(mode, device, optimizer)
         memory = policy.make_buffer(shape, network.head.out_features, device, dtype) if policy else None
         self.state = RunState.fresh(network, optimizer, method, memory, 1, device)
+        self.made_optimizer = False  # from the layers that learn: those that are unfrozen later join it
+        self._note_layers()
         self.batch = 0  # the largest so far
         self.tasks = 0  # that have ended
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -68,6 +70,8 @@ class Engine:
     def step(self, rows: Tensor, labels: Tensor, offers: bool = True) -> None:
         """Train on a batch on the device, and offer it to memory."""
         state, n = self.state, len(labels)
+        if self.learns != [parameter.requires_grad for parameter in self.layers]:
+            self._follow_layers()
         if n > self.batch:
             self.batch = n
             self._make_runner()
@@ -95,6 +99,7 @@ class Engine:
             logits = state.net.eval()(self.views.plain(rows))
         reservoir = torch.from_numpy(draws).to(self.device)
         offer(state.memory, policy, state.net, self.views, Incoming(rows, labels), logits, reservoir)
+        self.method.note_remembered(labels, state.extras)
         state.offered = True
         self._select_if_due(len(labels))
 
@@ -120,6 +125,7 @@ class Engine:
             elif not policy.selects:
                 state.memory.updates += 1
             if policy.evicts_by_herding and len(state.memory):
+                self.refuse_diverged()
                 with computing(self.precision, self.device, autocast=False):
                     order_by_herding(state.memory, policy, self.method, state.net, self.views, state.extras)
             if policy.statistics == "memory" and len(state.memory):
@@ -139,6 +145,24 @@ class Engine:
                 [state.class_weights, state.class_weights.new_ones(n_outputs - len(state.class_weights))]
             )
         state.extras = grown_extras(self.method, state.net, state.extras)
+        self._note_layers()
+        if self.batch:
+            self._make_runner()
+
+    def _note_layers(self) -> None:
+        self.layers = list(self.state.net.parameters())
+        self.learns = [parameter.requires_grad for parameter in self.layers]
+
+    def _follow_layers(self) -> None:
+        """Layers have been frozen or unfrozen since the last step."""
+        state = self.state
+        if self.made_optimizer:
+            add_parameters(state.optimizer, [parameter for parameter in self.layers if parameter.requires_grad])
+            if self.mode != "eager":
+                make_capturable(state.optimizer)
+        state.parameters = trained_parameters(state.optimizer, state.net)
+        state.extras = grown_extras(self.method, state.net, state.extras)
+        self._note_layers()
         if self.batch:
             self._make_runner()
 

@@ -134,7 +134,7 @@ class Training:
     def restore_values(self) -> None:
         """A schedule is that of one fit: the next begins with the values that the optimizer was made with."""
         if self.values:
-            for group, values in zip(self.engine.state.optimizer.param_groups, self.values, strict=True):  # type: ignore[union-attr]
+            for group, values in zip(self.engine.state.optimizer.param_groups, self.values, strict=False):  # type: ignore[union-attr]
                 for name, value in values.items():  # a schedule writes into tensors
                     group[name] = value.clone() if isinstance(value, Tensor) else value
 
@@ -220,7 +220,7 @@ class Best:
     def restore(self, engine: Engine) -> None:
         if self.worse:
             for name, tensor in _weights(engine).items():
-                best = self.kept[name]
+                best = self.kept.get(name, tensor)  # the copy of a layer that was frozen then is as good
                 (tensor[: len(best)] if tensor.dim() else tensor).copy_(best)  # the head may have grown since
 
 

@@ -81,11 +81,13 @@ def cut_or_grow(head: nn.Linear, n_outputs: int, seed: int, optimizer: AnyOptimi
 
 
 def grown_extras(method: Method, net: Network, extras: Extras) -> Extras:
-    """The method's own tensors for a grown head: old values in front, new ones as at the beginning."""
-    return {
-        name: extras[name] if extras[name].shape == new.shape else padded(extras[name], new.shape, new)
-        for name, new in method.extras(net, 1).items()
-    }
+    """The method's own tensors for a network that has grown, or learns in other layers: old values in front, new ones
+    as at the beginning. Copies of layers that have been frozen stay."""
+    fresh = method.extras(net, 1)
+    for name, old in extras.items():
+        new = fresh.get(name, old)
+        fresh[name] = old if old.shape == new.shape else padded(old, new.shape, new)
+    return fresh
 
 
 def padded(old: Tensor, shape: torch.Size, new: Tensor | None = None) -> Tensor:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,16 +25,20 @@ from gcr.learner.core import Core
 from gcr.learner.engine import AT_ONCE
 from gcr.learner.inputs import Layout
 from gcr.learner.memory_view import Memory
+from gcr.methods import Method
+from gcr.methods.ema import copy_in
+from gcr.models.network import HeadAlone
 from gcr.settings import BadInput
+from gcr.training.reselect import holding
 
 
 class Learner(Core):
     """A classifier that learns classes one after another and remembers ``memory`` examples of what it has seen.
 
     ``net`` is any classifier with a linear head (``head`` names it where it cannot be found); it is trained in place,
-    and its head grows with the classes. ``memory`` is the number of examples kept, or a ``Policy``. ``method`` is the
-    loss, by default ER-ACE. ``optimizer`` is one of ``torch.optim`` over the network's parameters, ``gcr.Sgd``, or a
-    function that makes one of parameters; by default AdamW.
+    and its head grows with the classes; ``predictor()`` gives the network that predicts. ``memory`` is the number of
+    examples kept, or a ``Policy``. ``method`` is the loss, by default ER-ACE. ``optimizer`` is one of ``torch.optim``
+    over the network's parameters, ``gcr.Sgd``, or a function that makes one of parameters; by default AdamW.
 
     ``augment``: "auto" shifts images of 16 pixels or more and mirrors those of three channels, "shift" does not mirror,
     None leaves examples as they are, ``gcr.augment.Views`` normalise too, and a function gets a batch of what the
@@ -144,20 +149,33 @@ class Learner(Core):
         return Memory(engine.state.memory, layout, self.labels, engine)
 
     def memory_bytes(self, x: Any) -> int:
-        """What memory will take for examples like those of ``x``, known before training."""
-        if self.policy is None:
-            return 0
+        """What memory will take for examples like those of ``x``, and the method's own tensors, as averages of weights.
+        Known before training."""
         layout = self.layout or Layout.of(x)
         shape, dtype = layout.shape, layout.dtype
         n_outputs = max(len(self.labels), 1)
         if self.engine is not None:
             shape, dtype, n_outputs = self.engine.shape, self.engine.dtype, self.engine.n_outputs
+            extras = self.engine.state.extras
         else:
             network = self.attach_head(layout, x)
             n_outputs = max(n_outputs, network.head.out_features)
             if self.frozen:
                 shape, dtype = (network.head.in_features,), torch.float32
-        return self.policy.nbytes(shape, n_outputs, dtype)
+                network = HeadAlone(network.head)
+            extras = self.method.extras(network, 1)
+        own = sum(tensor.nbytes for tensor in extras.values())
+        return own + (self.policy.nbytes(shape, n_outputs, dtype) if self.policy else 0)
+
+    def predictor(self) -> nn.Module:
+        """The network that predicts, as a module of its own in evaluation mode: a copy of ``net``, with averaged
+        weights where the method averages them (``GcrPlus``, ``ClsEr``)."""
+        engine = self._engine("predictor")
+        method = engine.method
+        if not method.predictor and type(method).predict is not Method.predict:
+            raise BadInput(f"{method.name} predicts by a rule of its own, not by a network; use predict")
+        with torch.no_grad(), holding(engine.state.net, copy_in(method.predictor, engine.state.extras)):
+            return deepcopy(self.net).eval()
 
     def __repr__(self) -> str:
         known = f"{len(self.labels)} classes" if self.engine else "nothing learned yet"

@@ -21,7 +21,7 @@ from gcr.learner.labels import from_json, to_json
 from gcr.learner.state_folder import StateFolder
 from gcr.memory import Policy
 from gcr.memory.buffer_state import check_held
-from gcr.methods import METHODS
+from gcr.methods import METHODS, Extras
 from gcr.settings import LARGEST, MISFITS, BadInput, Misfit, brief_of, from_mapping, to_mapping
 from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, restore_optimizer
 from gcr.training.sgd import Sgd
@@ -110,8 +110,8 @@ def from_state(
     assert engine is not None
     learner.fits = about["fits"]
     with torch.no_grad():
-        for name, tensor in engine.state.extras.items():
-            tensor.copy_(tensors[EXTRA + name])
+        extras = {name.removeprefix(EXTRA): tensor for name, tensor in tensors.items() if name.startswith(EXTRA)}
+        engine.state.extras = _restored_extras(engine.state.extras, extras, engine.state.net.state_dict())
         if engine.state.memory is not None:
             held = {name.removeprefix(MEMORY): tensor for name, tensor in tensors.items() if name.startswith(MEMORY)}
             check_held(engine.state.memory, held, engine.n_outputs)
@@ -125,6 +125,25 @@ def from_state(
         raise BadInput(f"optimizer does not fit the saved one ({error}); give one made as before") from None
     engine.restore(dict(about["place"]))
     return learner
+
+
+def _restored_extras(fresh: Extras, saved: Mapping[str, Tensor], net: Mapping[str, Tensor]) -> Extras:
+    """The method's own tensors as they were saved. Copies of a network are those of the layers that learned then,
+    whether or not they learn in the network that was given."""
+    copies = {name: f"{prefix}." for name in fresh if (prefix := name.partition(".")[0]) and name != prefix}
+    restored = {}
+    for name, tensor in saved.items():
+        prefix, _, own = name.partition(".")
+        like = fresh.get(name, net.get(own) if f"{prefix}." in copies.values() else None)
+        if like is None:
+            continue
+        if tensor.shape != like.shape:
+            raise Misfit(f"{EXTRA}{name} must have shape {list(like.shape)}, got {list(tensor.shape)}")
+        restored[name] = torch.empty_like(like, requires_grad=False).copy_(tensor)
+    for name in fresh.keys() - restored.keys():
+        if name not in copies or not any(held.startswith(copies[name]) for held in restored):
+            raise Misfit(f"{EXTRA}{name} is missing")
+    return restored
 
 
 def _load_net(learner: Core, layout: Layout, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

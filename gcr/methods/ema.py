@@ -5,6 +5,8 @@ Copies are updated by a few kernels for all tensors, and run without a second mo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -18,6 +20,12 @@ def learned_tensors(net: Network) -> dict[str, Tensor]:
     running = {id(tensor) for tensor in statistics(net)}
     parameters = {name: tensor for name, tensor in net.named_parameters() if tensor.requires_grad}
     return {**parameters, **{name: tensor for name, tensor in net.named_buffers() if id(tensor) in running}}
+
+
+def held_by(net: Network, names: Iterable[str]) -> list[Tensor]:
+    """The network's parameters and buffers of these names, by reference."""
+    own = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    return [own[name] for name in names]
 
 
 @torch.no_grad()
@@ -40,5 +48,5 @@ def logits_of_copy(prefix: str, net: Network, images: Tensor, extras: Extras) ->
 
 
 def copy_in(prefix: str, extras: Extras) -> dict[str, Tensor]:
-    """The tensors of a copy under the network's own names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in extras.items() if name.startswith(prefix)}
+    """The tensors of a copy under the network's own names; none without a prefix."""
+    return {name.removeprefix(prefix): tensor for name, tensor in extras.items() if prefix and name.startswith(prefix)}

@@ -53,6 +53,9 @@ class ErAce(Method):
             value = value + weighted_mean(label_loss(among(output.logits, seen | others), old.labels), old.weights)
         return Loss(value, logits.detach(), outputs[1].logits.detach() if replay else None)
 
+    def note_remembered(self, labels: Tensor, extras: Extras) -> None:
+        extras["seen"].index_fill_(0, labels, True)
+
 
 def note_classes(seen: Tensor, new: Batch, replay: Sequence[Batch]) -> Tensor:
     """The classes of the new batch, as a mask [c]. ``seen`` [c] takes them and those of the replay minibatches."""

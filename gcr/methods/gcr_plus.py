@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcr.methods.ema import learned_tensors, logits_of_copy, update_ema
+from gcr.methods.ema import copy_in, held_by, learned_tensors, logits_of_copy, update_ema
 from gcr.methods.er_ace import among, note_classes
 from gcr.methods.losses import label_loss, label_residual, squared_distance, supervised_contrast, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
@@ -80,7 +80,7 @@ class GcrPlus(Method):
         output, *old = net.each(new.images, *(view for batch in replay for view in batch.views))
         before = extras["seen"].clone()
         present = note_classes(extras["seen"], new, replay)
-        self._begin_classes(net, before, extras)
+        self._begin_classes(before, extras)
         logits = among(output.logits, present | ~extras["seen"]) if self.softmax == "own" else output.logits
         value = new.cross_entropy(logits)
         if replay:
@@ -97,13 +97,13 @@ class GcrPlus(Method):
             values = values + self.gamma * supervised_contrast(*features, batch.labels, self.temperature)
         return weighted_mean(values, batch.weights)
 
-    def _begin_classes(self, net: Network, before: Tensor, extras: Extras) -> None:
+    def _begin_classes(self, before: Tensor, extras: Extras) -> None:
         """Where a class is new, the EMA becomes the old network and begins again."""
         came = (extras["seen"] != before).any()
         if self.keep > 0:
             turns = came & (extras["steps"] >= FEW_STEPS)
-            names = learned_tensors(net)
-            update_ema([extras[OLD + name] for name in names], [extras[EMA + name] for name in names], turns.float())
+            ema = copy_in(EMA, extras)
+            update_ema([extras[OLD + name] for name in ema], list(ema.values()), turns.float())
             extras["known"].copy_(torch.where(turns, before, extras["known"]))
         extras["steps"].masked_fill_(came, 0)
 
@@ -119,8 +119,14 @@ class GcrPlus(Method):
 
     def after_step(self, net: Network, extras: Extras) -> None:
         share = (1 / (self.window * extras["steps"].add_(1))).clamp(1 - self.decay, 1.0)
-        current = learned_tensors(net)
-        update_ema([extras[EMA + name] for name in current], list(current.values()), share)
+        ema = copy_in(EMA, extras)
+        update_ema(list(ema.values()), held_by(net, ema), share)
+
+    def note_remembered(self, labels: Tensor, extras: Extras) -> None:
+        """Before the first step the old network is the one that was trained on them."""
+        remembered = torch.zeros_like(extras["seen"]).index_fill_(0, labels, True)
+        extras["seen"].logical_or_(remembered)
+        extras["known"].logical_or_(remembered & (extras["steps"] == 0))
 
     def predictor_state(self, extras: Extras) -> Extras:
         return {name: tensor for name, tensor in extras.items() if name.startswith(EMA)}

@@ -16,11 +16,13 @@ from gcr.experiments.experiment import Experiment
 from gcr.files import brief
 from gcr.memory import Buffer
 from gcr.methods import Extras
+from gcr.methods.ema import copy_in
 from gcr.models import Network, build
 from gcr.runs.folder import AGAIN, MEMORY_FILE, RunFolder, check_together, wrong_file
 from gcr.runs.model_file import EXTRA, MODEL_FILE, NET, SavedModel, read_model
 from gcr.settings import MISFITS, BadInput, brief_of
 from gcr.training.numerics import computing, resolved
+from gcr.training.reselect import holding
 
 BATCH = 1000  # images at a time, as in evaluation
 
@@ -50,8 +52,9 @@ class LoadedRun:
         return self._each(images, lambda views: method.predict(self.net, views, self.extras))
 
     def features(self, images: Any) -> Tensor:
-        """The input of the network's head, on the CPU: [n, f]."""
-        return self._each(images, self.net.features)
+        """The input of the head of the network that predicts, on the CPU: [n, f]."""
+        with torch.no_grad(), holding(self.net, copy_in(self.experiment.method.predictor, self.extras)):
+            return self._each(images, self.net.features)
 
     @torch.no_grad()
     def _each(self, images: Any, function: Callable[[Tensor], Tensor]) -> Tensor:

@@ -34,6 +34,17 @@ def trained_parameters(optimizer: AnyOptimizer, net: nn.Module) -> list[nn.Param
     return wanted
 
 
+def add_parameters(optimizer: AnyOptimizer, parameters: Sequence[nn.Parameter]) -> None:
+    """Those that it does not hold, as a group of their own with its first values."""
+    if isinstance(optimizer, Sgd):
+        held = set(optimizer.parameters)
+        optimizer.parameters = [*optimizer.parameters, *(p for p in parameters if p not in held)]
+        return
+    held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    if new := [parameter for parameter in parameters if parameter not in held]:
+        optimizer.add_param_group({"params": new})
+
+
 def apply_gradients(
     optimizer: AnyOptimizer, parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]
 ) -> None:

@@ -1,0 +1,175 @@
+"""Layers that are frozen or unfrozen between steps, a network trained before, and the network that predicts."""
+
+import pytest
+import torch
+from made_learners import A, B, C, blobs, mlp
+from torch import nn
+
+import gcr
+from gcr.learner import Learner
+from gcr.memory import BalancedReservoir, Policy
+from gcr.methods import ClsEr, ErAce, GcrPlus
+from gcr.settings import BadInput
+
+METHODS = [GcrPlus(), ClsEr(), ErAce()]
+by_name = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+X, Y = blobs([A, B], n=40)
+
+
+def net(seed=0, frozen=()):
+    torch.manual_seed(seed)
+    made = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+    for layer in frozen:
+        made[layer].requires_grad_(False)
+    return made
+
+
+@by_name
+@pytest.mark.parametrize(("saved", "loaded"), [((), (0, 1)), ((0,), ())], ids=["frozen later", "unfrozen later"])
+def test_a_saved_learner_predicts_the_same_whatever_learns_in_the_network_given(method, saved, loaded, tmp_path):
+    learner = Learner(net(frozen=saved), memory=12, method=method).fit(X, Y, epochs=4)
+    learner.save(tmp_path)
+    other = Learner.load(tmp_path, net(seed=3, frozen=loaded))
+    torch.testing.assert_close(other.logits(X), learner.logits(X), rtol=0, atol=0)
+    other.fit(X, Y, epochs=1)
+
+
+@by_name
+def test_a_layer_unfrozen_between_fits_learns(method, tmp_path):
+    own = net(frozen=(0,))
+    learner = Learner(own, memory=12, method=method).fit(X, Y, epochs=1)
+    before = own[0].weight.clone()
+    learner.fit(*blobs([B, C], n=40), epochs=1)
+    assert torch.equal(own[0].weight, before)
+    own[0].requires_grad_(True)
+    learner.fit(X, Y, epochs=2)
+    assert not torch.equal(own[0].weight, before)
+    learner.save(tmp_path)
+    again = Learner.load(tmp_path, net(seed=3))
+    for one in (learner, again):
+        one.fit(*blobs([A, C], n=40), epochs=1)
+    torch.testing.assert_close(again.logits(X), learner.logits(X), rtol=0, atol=0)
+
+
+@by_name
+@pytest.mark.parametrize("make", [None, lambda p: gcr.Sgd(p, 0.1)], ids=["adamw", "ours"])
+def test_a_layer_frozen_between_steps_stays(method, make):
+    own = net()
+    learner = Learner(own, memory=12, method=method, optimizer=make)
+    learner.observe(X[:8], Y[:8])
+    own[0].requires_grad_(False)
+    before, head = own[0].weight.clone(), own[3].weight.clone()
+    learner.observe(X[8:16], Y[8:16])
+    assert torch.equal(own[0].weight, before)
+    assert not torch.equal(own[3].weight, head)
+    own.requires_grad_(False)
+    with pytest.raises(BadInput, match="holds no parameter that wants a gradient; unfreeze some"):
+        learner.observe(X[:8], Y[:8])
+
+
+def test_an_optimizer_of_the_user_is_left_as_it_is():
+    own = net(frozen=(0,))
+    optimizer = torch.optim.SGD([p for p in own.parameters() if p.requires_grad], lr=0.1)
+    learner = Learner(own, memory=12, method=GcrPlus(), optimizer=optimizer).fit(X, Y, epochs=1)
+    before = own[0].weight.clone()
+    own[0].requires_grad_(True)
+    learner.fit(X, Y, epochs=1)
+    assert torch.equal(own[0].weight, before)
+    assert len(optimizer.param_groups) == 1
+
+
+def test_the_average_of_an_unfrozen_layer_begins_with_its_weights():
+    own = net(frozen=(0,))
+    learner = Learner(own, memory=12, method=GcrPlus()).fit(X, Y, epochs=2)
+    assert "ema.net.0.weight" not in learner.engine.state.extras
+    own[0].requires_grad_(True)
+    before = learner.logits(X)
+    learner.engine._follow_layers()
+    torch.testing.assert_close(learner.logits(X), before, rtol=0, atol=0)
+    assert torch.equal(learner.engine.state.extras["ema.net.0.weight"], own[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda held: held.pop("extra.steps"), "extra.steps is missing"),
+        (lambda held: [held.pop(name) for name in list(held) if name.startswith("extra.ema")], "is missing"),
+        (
+            lambda held: held.update({"extra.seen": torch.zeros(1, dtype=torch.bool)}),
+            r"must have shape \[2\], got \[1\]",
+        ),
+    ],
+)
+def test_tensors_of_a_method_that_do_not_fit_are_refused(change, why):
+    learner = Learner(net(), memory=12, method=GcrPlus()).fit(X, Y, epochs=1)
+    about, tensors = learner.state()
+    change(tensors)
+    with pytest.raises(BadInput, match=why):
+        Learner.from_state(about, tensors, net())
+
+
+@by_name
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_predictor_is_a_network_of_its_own(method, frozen):
+    own = net()
+    learner = Learner(own, memory=12, method=method, frozen=frozen).fit(X, Y, epochs=3)
+    predictor, weights = learner.predictor(), {name: t.clone() for name, t in own.state_dict().items()}
+    expected = learner.logits(X)
+    torch.testing.assert_close(predictor(X), expected)
+    assert torch.equal(own.eval()(X), expected) == (not method.predictor)
+    with torch.no_grad():
+        predictor[3].weight.zero_()
+    assert torch.equal(learner.logits(X), expected)
+    assert all(torch.equal(t, weights[name]) for name, t in own.state_dict().items())
+
+
+def test_a_rule_that_is_no_network_has_no_predictor():
+    class Nearest(ErAce):
+        def predict(self, net, images, extras):
+            return -net(images)
+
+    learner = Learner(net(), memory=12, method=Nearest()).fit(X, Y, epochs=1)
+    with pytest.raises(BadInput, match="predicts by a rule of its own"):
+        learner.predictor()
+    with pytest.raises(BadInput, match="call fit or observe first"):
+        Learner(net()).predictor()
+
+
+@by_name
+def test_bytes_of_memory_count_what_the_method_holds(method):
+    learner = Learner(net(), memory=12, method=method)
+    before = learner.memory_bytes(X)
+    learner.fit(X, Y, epochs=1)
+    held = sum(tensor.nbytes for tensor in learner.engine.state.extras.values())
+    assert before == learner.memory_bytes(X) == learner.memory.nbytes + held
+
+
+@pytest.mark.parametrize("method", [GcrPlus(), ErAce()], ids=lambda method: method.name)
+def test_classes_that_are_remembered_are_seen(method):
+    """New examples leave their logits alone from the first step on, and no replay makes them new."""
+    learner = Learner(mlp(n_out=3), memory=30, method=method, classes=["ant", "bee", "cow"])
+    x, y = blobs([A, B, C], n=10)
+    learner.remember(x, y)
+    extras = learner.engine.state.extras
+    assert extras["seen"].tolist() == [True, True, True]
+    if isinstance(method, GcrPlus):
+        assert extras["known"].tolist() == [True, True, True]
+        old = extras["old.net.2.weight"].clone()
+        for _ in range(30):  # the old network is the one that was trained before, for the whole task
+            learner.observe(torch.rand(8, 8) + 5, ["new"] * 8)
+        extras = learner.engine.state.extras
+        assert extras["known"].tolist() == [True, True, True, False]
+        assert torch.equal(extras["old.net.2.weight"][:3], old)
+        assert int(extras["steps"]) == 30
+    learner.remember(x, y)  # later they are seen, and the old network is not said to know them
+    if isinstance(method, GcrPlus):
+        assert extras["known"].tolist() == [True, True, True, False]
+
+
+def test_the_order_of_herding_needs_a_network_that_has_not_diverged():
+    policy = Policy(buffer=12, selector=BalancedReservoir(evict="herding"))
+    learner = Learner(net(), memory=policy, method=ErAce(), optimizer=lambda p: gcr.Sgd(p, 1e30))
+    for start in (0, 8, 16):
+        learner.observe(X[start : start + 8], Y[start : start + 8])
+    with pytest.raises(BadInput, match="the loss became NaN or inf"):
+        learner.end_task()
