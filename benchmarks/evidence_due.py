@@ -75,6 +75,9 @@ def due() -> Iterator[Cell]:
     for scenario, buffer in (("seq-cifar10", 500), ("seq-cifar100", 2000)):
         made = partial(experiment, "offline", scenario, "der++", 2 * buffer, {}, values_of=buffer)
         yield Cell("twice", "offline-selection", f"{scenario}-derpp-k{2 * buffer}", range(5), made)
+    (job,) = plan_of("offline", "seq-cifar100", "gcr", 500).jobs()  # opponent 1 of results/gcr-plus-registration.md
+    made = partial(experiment, "offline", "seq-cifar100", "gcr", 500, {})
+    yield Cell("published", "offline", job.folder.path.parent.name, range(5), made)
     for scenario, buffer in GEM:
         (job,) = plan_of("online", scenario, "gem", buffer).jobs()
         made = partial(experiment, "online", scenario, "gem", buffer, {})

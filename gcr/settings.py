@@ -90,11 +90,21 @@ def setting_names(part: type[Any]) -> list[str]:
     return [declared.name for declared in fields(part) if "help" in declared.metadata]
 
 
+def in_paths(name: str) -> str:
+    """A name as folders of runs have it.
+
+    >>> in_paths("der++"), in_paths("gcr+")
+    ('derpp', 'gcr-plus')
+    """
+    return name.replace("++", "pp").replace("+", "-plus")
+
+
 def unknown(kind: str, name: str, known: Iterable[str], listed_by: str = "") -> BadInput:
     """The error for a name that does not exist: the nearest one, and all that exist or the command that lists them."""
     name = name if isinstance(name, str) else f"{name!r:.40}"  # as a file may have it
     names = sorted(known)
-    near = [] if name.isdigit() else difflib.get_close_matches(name, names, n=1)
+    same = [one for one in names if in_paths(one.lower()) == in_paths(name.lower())]  # gcr-plus, derpp, GCR
+    near = [] if name.isdigit() else same or difflib.get_close_matches(name, names, n=1)
     hint = f' (did you mean "{near[0]}"?)' if near else ""
     more = f"all: {listed_by}" if listed_by else f"known: {', '.join(names)}"
     return BadInput(f'unknown {kind} "{name}"{hint}; {more}')

@@ -18,6 +18,16 @@ def test_neither_true_nor_false(given):
         Stream(online=given)
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"), [("GCR+", "gcr+"), ("gcr-plus", "gcr+"), ("derpp", "der++"), ("ERACE", "")]
+)
+def test_a_method_by_the_name_of_its_folder(given, meant):
+    with pytest.raises(BadInput, match="unknown method") as error:
+        compose("seq-digits", given)
+    assert ("did you mean" in str(error.value)) == bool(meant)
+    assert f'(did you mean "{meant}"?)' in str(error.value) or not meant
+
+
 def test_a_whole_number_that_is_too_large():
     with pytest.raises(BadInput, match="batch must be a whole number"):
         compose("seq-digits", "er", overrides={"batch": 10**400})

@@ -104,7 +104,7 @@ def demo(
     engine: EngineOption = "local",
     address: AddressOption = None,
 ) -> int:
-    """Six methods on real digits, three seeds each: a table and a report in one to two minutes.
+    """Six methods on real digits, three seeds each: a table and a report in a few minutes.
 
     Example: `gcr demo`
     """

@@ -35,7 +35,7 @@ from gcr.files import load_json
 from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS, Method
 from gcr.scenarios import Scenario, Stream
-from gcr.settings import BadInput, class_of, from_mapping, setting_names, to_mapping, unknown
+from gcr.settings import BadInput, class_of, from_mapping, in_paths, setting_names, to_mapping, unknown
 from gcr.training import Training
 from gcr.training.sgd import Sgd
 
@@ -176,7 +176,7 @@ class Experiment:
     def run_name(self) -> str:
         buffer = [f"k{self.memory.buffer}"] if self.memory else []
         online = ["online"] if self.stream.online else []
-        parts = [part.replace("++", "pp").replace("+", "-plus") for part in self.label.split(" + ")]
+        parts = [in_paths(part) for part in self.label.split(" + ")]
         return "-".join([self.scenario, *online, *parts, *buffer])
 
 

@@ -6,7 +6,7 @@
 x are new examples, a and b a weak and a mild view of the replayed ones; ``|.|^2`` is the sum over classes. C are the
 classes of the new batch and those not seen yet, as in ``er_ace.py``: new examples do not push old classes down. Instead
 their logits for the classes of the old network are held to what it says (LwF's idea). GCR draws three minibatches for
-its terms; this one is twice as large, and a step passes as many images.
+its terms; this one is twice as large, so a step passes as many images, and the old network the new ones once more.
 
 After each step the network enters the EMA with share ``max(1 / (window m), 1 - decay)``, at most 1, in the m-th step
 since a class was last new: the EMA spans the last steps of a task however few these are, and forgets the network that
@@ -50,7 +50,9 @@ class GcrPlus(Method):
     keep: float = setting(
         0.02, "weight of the distance to the old network on new examples", low=0.0, remedy="0 leaves it out"
     )
-    decay: float = setting(0.999, "EMA decay of the weights", low=0.0, high=1.0, remedy="0 leaves the EMA out")
+    decay: float = setting(
+        0.999, "EMA decay of the weights", low=0.0, high=1.0, remedy="0: the network itself predicts"
+    )
     window: float = setting(
         0.2, "most of the steps since a class was last new that the EMA spans", low=0.001, high=1.0, advanced=True
     )

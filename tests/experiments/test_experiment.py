@@ -91,7 +91,7 @@ def test_json_round_trip_keeps_every_bit(alpha, lr, buffer, seed):
     [
         ({"sedd": 1}, 'unknown key of an experiment "sedd" (did you mean "seed"?)'),
         ({"method": {"name": "gcr", "alhpa": 1}}, 'unknown setting of gcr "alhpa" (did you mean "alpha"?)'),
-        ({"method": {"name": "derpp"}}, 'unknown method "derpp" (did you mean "der"?)'),
+        ({"method": {"name": "derpp"}}, 'unknown method "derpp" (did you mean "der++"?)'),
         ({"training": {"epochs": 0}}, "epochs must be >= 1, got 0"),
         ({"training": {"epochs": 1.5}}, "epochs must be a whole number"),
         ({"optimizer": {"lr": "fast"}}, 'lr must be a finite number, got "fast"'),

@@ -356,7 +356,7 @@ def softmaxed():
         (lambda x, y: gcr.Learner("net"), "net must be a torch.nn.Module"),
         (lambda x, y: gcr.Learner(nn.ReLU()), "net must have parameters"),
         (lambda x, y: gcr.Learner(mlp(), memory=0), "memory must be a whole number >= 1"),
-        (lambda x, y: gcr.Learner(mlp(), method="er"), "method must be a Method"),
+        (lambda x, y: gcr.Learner(mlp(), method="gcr+"), "method must be a Method, as gcr.methods.GcrPlus("),
         (lambda x, y: gcr.Learner(mlp(), method=Icarl()), "use gcr.train"),
         (lambda x, y: gcr.Learner(mlp(), method=Gem()), "use gcr.train"),
         (lambda x, y: gcr.Learner(mlp(), optimizer=3), "optimizer must be one of torch.optim"),

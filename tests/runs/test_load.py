@@ -63,6 +63,15 @@ def test_the_loaded_network_has_the_accuracy_of_the_result(tmp_path, digits, met
     assert (run.memory is None) == (run.experiment.memory is None)
 
 
+def test_features_are_those_of_the_network_that_predicts(tmp_path, digits):
+    run = load_run(trained(tmp_path, "gcr+", model="mlp"))
+    images, before = digits.test.pixels[:20], {name: t.clone() for name, t in run.net.state_dict().items()}
+    head = [run.extras[f"ema.head.{name}"] for name in ("weight", "bias")]
+    features = run.features(images)
+    torch.testing.assert_close(torch.nn.functional.linear(features, *head), run.scores(images))
+    assert all(torch.equal(t, before[name]) for name, t in run.net.state_dict().items())
+
+
 @pytest.mark.parametrize(
     "overrides",
     [{"statistics": "memory"}, {"online": True, "epochs": 1, "batch": 10}],
