@@ -35,6 +35,29 @@ def test_captured_steps_are_the_eager_ones(method):
     assert eager.memory.labels.tolist() == captured.memory.labels.tolist()
 
 
+@pytest.mark.parametrize("method", [ErAce(), GcrPlus()], ids=lambda method: method.name)
+def test_a_layer_unfrozen_between_captured_steps_learns(method):
+    learners = []
+    for mode in ("eager", "auto"):
+        net = mlp().cuda()
+        net[0].requires_grad_(False)
+        learner = gcr.Learner(net, memory=12, method=method, optimizer=quick, precision="fp32")
+        for number, (x, y) in enumerate(stream(60)):
+            learner.observe(x, y)
+            if number == 0 and mode == "eager":
+                learner.engine.run_eagerly()
+            if number == 20:
+                before = net[0].weight.clone()
+                net[0].requires_grad_(True)
+            if number == 40:
+                net[0].requires_grad_(False)
+        learners.append(learner)
+        assert not torch.equal(net[0].weight, before)
+    eager, captured = learners
+    assert captured.engine.runner.graphs
+    torch.testing.assert_close(captured.logits(x), eager.logits(x), atol=2e-3, rtol=2e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_images_on_the_host_and_on_the_device(dtype):
     generator = torch.Generator().manual_seed(0)
