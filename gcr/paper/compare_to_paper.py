@@ -112,7 +112,7 @@ def compare(
             departures[number] = min(departures.get(number, found), found, key=len)
             if not found:
                 matching.append(groups[number])
-        rows += _rows(cell, matching)
+        rows += _rows(cell, _without_repeats(matching))
     columns: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         columns.setdefault(row.cell.column, []).append(row)
@@ -129,6 +129,12 @@ def compare(
     left_out = [(groups[number], found) for number, found in departures.items() if found]
     whose = _value_notes(about.cells) if values is None else []
     return Comparison(rows, [*notes, *_left_out_notes(left_out), *whose, *printed])
+
+
+def _without_repeats(groups: Sequence[Group]) -> list[Group]:
+    """Single runs of an experiment that others repeat with several seeds measure noise, not a cell."""
+    several = {replace(group.experiment, seed=0) for group in groups if len(group.runs) > 1}
+    return [group for group in groups if len(group.runs) > 1 or replace(group.experiment, seed=0) not in several]
 
 
 def check_of_paper(table: Table) -> None:

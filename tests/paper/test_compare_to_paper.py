@@ -105,6 +105,17 @@ def test_online_seeds_need_not_be_the_same(tmp_path):
     assert any("Welch's t-test, p < 0.05" in note for note in found.notes)
 
 
+def test_repeats_of_one_seed_are_no_cells(tmp_path):
+    gcr, er = (cell_of("online-accuracy", method) for method in ("gcr", "er"))
+    repeat(tmp_path, gcr, [50.0, 54.0, 52.0, 51.0, 53.0])
+    for number in range(3):
+        repeat(tmp_path, gcr, {20: 40.0 + number}, name=f"repeat-{number}")
+    repeat(tmp_path, er, {20: 45.0})
+    found = compare(read_runs(tmp_path).groups, "online-accuracy")
+    assert row_of(found, gcr).ours.n == 5
+    assert row_of(found, er).ours.n == 1  # there is no other
+
+
 def test_bytes_of_memory_stand_in_every_row(tmp_path):
     gcr, er = (cell_of("offline-accuracy", method) for method in ("gcr", "er"))
     repeat(tmp_path, gcr, [75.0, 76.0], memory_bytes=3_132_000)
