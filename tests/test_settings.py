@@ -28,6 +28,11 @@ def test_a_method_by_the_name_of_its_folder(given, meant):
     assert f'(did you mean "{meant}"?)' in str(error.value) or not meant
 
 
+def test_a_replay_minibatch_that_no_machine_has_room_for():
+    with pytest.raises(BadInput, match="replay_batch must be"):
+        compose("seq-digits", "er", overrides={"replay_batch": 2**31})
+
+
 def test_a_whole_number_that_is_too_large():
     with pytest.raises(BadInput, match="batch must be a whole number"):
         compose("seq-digits", "er", overrides={"batch": 10**400})

@@ -90,9 +90,12 @@ def from_state(
     kept = tensors.get(f"{MEMORY}image")
     if kept is not None and not about["frozen"] and tuple(kept.shape[1:]) != layout.shape:  # frozen: it has features
         raise Misfit(f"layout.parts must be those of memory.image, {list(kept.shape[1:])}, got {list(layout.shape)}")
+    policy = Policy.from_json(about["memory"]) if about["memory"] else None
+    if policy is not None and (kept is None or len(kept) != policy.buffer + policy.pool_size):  # before it is allocated
+        raise Misfit("memory.image is missing, or memory.buffer and memory.candidates are not its rows")
     learner = kind(
         net,
-        Policy.from_json(about["memory"]) if about["memory"] else 1,
+        policy or 1,
         method=_method(about["method"], given),
         optimizer=_optimizer(about["optimizer"], given, net),
         augment=_augment(about["augment"], given),

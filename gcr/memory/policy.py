@@ -45,7 +45,9 @@ class Policy(Settings):
         100, "examples kept (K in the paper)", low=1, remedy='use method "finetune" to train without memory'
     )
     selector: Selector | Reservoir | BalancedReservoir | GssGreedy = field(default_factory=Reservoir)
-    replay_batch: int = setting(32, "examples in each replay minibatch (gcr+: half of them)", low=1, advanced=True)
+    replay_batch: int = setting(
+        32, "examples in each replay minibatch (gcr+: half of them)", low=1, high=2**16, advanced=True
+    )
     candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0, advanced=True)
     every: int = setting(
         0,

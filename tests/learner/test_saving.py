@@ -285,6 +285,7 @@ def test_a_whole_state_with_values_of_another_kind_is_refused(where, value, tmp_
         (lambda about, tensors: about["optimizer"]["groups"][0].update(foreach=3), "optimizer.foreach must be true or"),
         (lambda about, tensors: about.update(augment={"views": {"mean": -1, "std": [1]}}), "views.mean must be finite"),
         (lambda about, tensors: tensors["memory.label"].fill_(9), "memory.label must be 0 to 1"),
+        (lambda about, tensors: about["memory"].update(buffer=2**31), "memory.candidates are not its rows"),
         (lambda about, tensors: tensors["memory.kept"].fill_(-1), "kept of state must be one whole number >= 0"),
         (lambda about, tensors: tensors.pop("memory.task"), "memory.task is missing or of another shape"),
     ],
