@@ -48,6 +48,13 @@ def experiment(
     return compose(scenario, method, seed=seed, selector=given.pop("selector", None), overrides=given)
 
 
+def of_paper(study: str, regime: str, scenario: str, method: str, buffer: int, seeds: range) -> Cell:
+    """A cell of the paper under the name that ``gcr reproduce`` gives its runs."""
+    (job,) = plan_of(regime, scenario, method, buffer).jobs()
+    made = partial(experiment, regime, scenario, method, buffer, {})
+    return Cell(study, regime, job.folder.path.parent.name, seeds, made)
+
+
 def due() -> Iterator[Cell]:
     repeated = {
         "gcr": partial(experiment, "online", "seq-cifar10", "gcr", 500, {}),
@@ -62,9 +69,7 @@ def due() -> Iterator[Cell]:
                 name = f"seq-cifar10-online-{method}-k500{kind}-process-{number}"
                 yield Cell("noise", "noise", name, REPEATED_SEED, of_seed, deterministic=bool(kind))
     for scenario, buffer in CHOSE:
-        (job,) = plan_of("online", scenario, "gcr", buffer).jobs()
-        made = partial(experiment, "online", scenario, "gcr", buffer, {})
-        yield Cell("fresh", "online", job.folder.path.parent.name, range(30, 45), made)
+        yield of_paper("fresh", "online", scenario, "gcr", buffer, range(30, 45))
     for scenario, buffer, seeds in ONLINE:
         for what, changes in ROWS.items():
             made = partial(experiment, "online", scenario, "gcr", buffer, changes)
@@ -75,13 +80,10 @@ def due() -> Iterator[Cell]:
     for scenario, buffer in (("seq-cifar10", 500), ("seq-cifar100", 2000)):
         made = partial(experiment, "offline", scenario, "der++", 2 * buffer, {}, values_of=buffer)
         yield Cell("twice", "offline-selection", f"{scenario}-derpp-k{2 * buffer}", range(5), made)
-    (job,) = plan_of("offline", "seq-cifar100", "gcr", 500).jobs()  # opponent 1 of results/gcr-plus-registration.md
-    made = partial(experiment, "offline", "seq-cifar100", "gcr", 500, {})
-    yield Cell("published", "offline", job.folder.path.parent.name, range(5), made)
+    # opponent 1 of results/gcr-plus-registration.md
+    yield of_paper("published", "offline", "seq-cifar100", "gcr", 500, range(5))
     for scenario, buffer in GEM:
-        (job,) = plan_of("online", scenario, "gem", buffer).jobs()
-        made = partial(experiment, "online", scenario, "gem", buffer, {})
-        yield Cell("gem", "online", job.folder.path.parent.name, range(15), made)
+        yield of_paper("gem", "online", scenario, "gem", buffer, range(15))
 
 
 if __name__ == "__main__":

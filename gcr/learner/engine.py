@@ -137,32 +137,29 @@ class Engine:
         """Give the head more outputs. What memory has stored does not know them."""
         state = self.state
         grow_head(state.net.head, n_outputs, self.seed, state.optimizer)
-        state.parameters = trained_parameters(state.optimizer, state.net)
         if state.memory is not None:
             state.memory.widen_logits(n_outputs)
         if state.class_weights is not None:
             state.class_weights = torch.cat(
                 [state.class_weights, state.class_weights.new_ones(n_outputs - len(state.class_weights))]
             )
-        state.extras = grown_extras(self.method, state.net, state.extras)
-        self._note_layers()
-        if self.batch:
-            self._make_runner()
+        self._follow_layers()
 
     def _note_layers(self) -> None:
         self.layers = list(self.state.net.parameters())
         self.learns = [parameter.requires_grad for parameter in self.layers]
 
     def _follow_layers(self) -> None:
-        """Layers have been frozen or unfrozen since the last step."""
-        state = self.state
+        """The head has grown, or layers have been frozen or unfrozen since the last step."""
+        state, learned = self.state, self.learns
+        self._note_layers()
         if self.made_optimizer:
-            add_parameters(state.optimizer, [parameter for parameter in self.layers if parameter.requires_grad])
+            new = [p for p, before in zip(self.layers, learned, strict=False) if p.requires_grad and not before]
+            add_parameters(state.optimizer, new)
             if self.mode != "eager":
                 make_capturable(state.optimizer)
         state.parameters = trained_parameters(state.optimizer, state.net)
         state.extras = grown_extras(self.method, state.net, state.extras)
-        self._note_layers()
         if self.batch:
             self._make_runner()
 

@@ -133,18 +133,19 @@ def from_state(
 def _restored_extras(fresh: Extras, saved: Mapping[str, Tensor], net: Mapping[str, Tensor]) -> Extras:
     """The method's own tensors as they were saved. Copies of a network are those of the layers that learned then,
     whether or not they learn in the network that was given."""
-    copies = {name: f"{prefix}." for name in fresh if (prefix := name.partition(".")[0]) and name != prefix}
-    restored = {}
+    copies = {name.partition(".")[0] for name in fresh if "." in name}  # as "ema" of ema.net.0.weight
+    restored: Extras = {}
     for name, tensor in saved.items():
-        prefix, _, own = name.partition(".")
-        like = fresh.get(name, net.get(own) if f"{prefix}." in copies.values() else None)
+        copy, _, own = name.partition(".")
+        like = fresh.get(name, net.get(own) if copy in copies else None)
         if like is None:
             continue
         if tensor.shape != like.shape:
             raise Misfit(f"{EXTRA}{name} must have shape {list(like.shape)}, got {list(tensor.shape)}")
         restored[name] = torch.empty_like(like, requires_grad=False).copy_(tensor)
-    for name in fresh.keys() - restored.keys():
-        if name not in copies or not any(held.startswith(copies[name]) for held in restored):
+    partly = copies & {name.partition(".")[0] for name in restored}
+    for name in fresh:
+        if name not in restored and name.partition(".")[0] not in partly:
             raise Misfit(f"{EXTRA}{name} is missing")
     return restored
 

@@ -52,6 +52,16 @@ def test_a_layer_unfrozen_between_fits_learns(method, tmp_path):
 
 
 @by_name
+def test_a_layer_unfrozen_when_a_class_is_new_learns(method):
+    own = net(frozen=(0,))
+    learner = Learner(own, memory=12, method=method).fit(X, Y, epochs=1)
+    before = own[0].weight.clone()
+    own[0].requires_grad_(True)
+    learner.fit(*blobs([B, C], n=40), epochs=1)
+    assert not torch.equal(own[0].weight, before)
+
+
+@by_name
 @pytest.mark.parametrize("make", [None, lambda p: gcr.Sgd(p, 0.1)], ids=["adamw", "ours"])
 def test_a_layer_frozen_between_steps_stays(method, make):
     own = net()
@@ -76,6 +86,14 @@ def test_an_optimizer_of_the_user_is_left_as_it_is():
     learner.fit(X, Y, epochs=1)
     assert torch.equal(own[0].weight, before)
     assert len(optimizer.param_groups) == 1
+
+
+def test_what_a_function_left_out_of_the_optimizer_stays_out():
+    own = net()
+    learner = Learner(own, memory=12, optimizer=lambda p: torch.optim.SGD(list(p)[-2:], lr=0.1)).fit(X, Y, epochs=1)
+    before = own[0].weight.clone()
+    learner.fit(*blobs([B, C], n=40), epochs=1)
+    assert torch.equal(own[0].weight, before)
 
 
 def test_the_average_of_an_unfrozen_layer_begins_with_its_weights():
