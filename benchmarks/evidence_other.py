@@ -234,9 +234,9 @@ def noise() -> str:
     for label, groups in cases:
         if groups:
             values = {metric: [v for of in groups for v in of.by_seed(metric).values()] for metric in METRICS}
-            spreads = [part for of in values.values() for part in (f"{stdev(of):.2f}", f"{max(of) - min(of):.2f}")]
-            lines.append([label, str(len(values["accuracy"])), *spreads])
-    heads = [f"{label}, {what}" for label in METRICS.values() for what in ("SD", "range")]
+            parts = [f"{part:.2f}" for of in values.values() for part in (mean(of), stdev(of), max(of) - min(of))]
+            lines.append([label, str(len(values["accuracy"])), *parts])
+    heads = [f"{label}{what}" for label in METRICS.values() for what in ("", ", SD", ", range")]
     return markdown(["S-CIFAR-10 online, K = 500", "runs", *heads], lines)
 
 

@@ -245,8 +245,8 @@ def variants() -> str:
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "coverage": ("docs/evidence.md", coverage),
     "counts": ("docs/evidence.md", counts),
-    "online": ("docs/evidence.md", partial(online, "anytime")),
-    "online-final": ("docs/appendix.md", partial(online, "accuracy")),
+    "online": ("docs/online.md", partial(online, "anytime")),
+    "online-final": ("docs/online.md", partial(online, "accuracy")),
     "selection": ("docs/evidence.md", selection),
     "points": ("docs/reproduce.md", points),
     "figures": ("README.md", figures),
