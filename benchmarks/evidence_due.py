@@ -29,6 +29,7 @@ ONLINE = (("seq-cifar10", 500, range(15)), ("seq-cifar10", 200, range(15)), ("se
           ("seq-cifar100", 500, range(15)))  # fmt: skip
 CHOSE = (("seq-cifar10", 200), ("seq-cifar10", 500), ("seq-cifar100", 500))  # GCR's seeds 0 to 14 chose its contrast
 GEM = (("seq-cifar100", 200), ("seq-cifar100", 500), ("seq-cifar10", 2000), ("seq-cifar100", 2000))
+AS_MANY_BYTES = (("seq-cifar10", 29_066), ("seq-cifar100", 26_227))  # as GCR+ with K = 500 and its network copies
 REPEATS, REPEATED_SEED = 8, range(20, 21)
 
 
@@ -80,8 +81,17 @@ def due() -> Iterator[Cell]:
     for scenario, buffer in (("seq-cifar10", 500), ("seq-cifar100", 2000)):
         made = partial(experiment, "offline", scenario, "der++", 2 * buffer, {}, values_of=buffer)
         yield Cell("twice", "offline-selection", f"{scenario}-derpp-k{2 * buffer}", range(5), made)
-    # opponent 1 of results/gcr-plus-registration.md
+    # opponent 1 of results/gcr-plus-registration.md, and its comparison at equal bytes
     yield of_paper("published", "offline", "seq-cifar100", "gcr", 500, range(5))
+    for scenario, buffer in AS_MANY_BYTES:
+        for regime, method, changes, seeds in (
+            ("online", "der++", {}, range(15)),
+            ("online", "er", {}, range(15)),
+            ("offline", "der++", {"epochs": gcr_plus_runs.SHORT}, range(3)),
+        ):
+            made = partial(experiment, regime, scenario, method, buffer, changes, values_of=2000)
+            what = f"{regime}-{method.replace('+', 'p')}-k{buffer}"
+            yield Cell("bytes", "gcr-plus-comparisons", f"{scenario}-{what}", seeds, made)
     for scenario, buffer in GEM:
         yield of_paper("gem", "online", scenario, "gem", buffer, range(15))
 
