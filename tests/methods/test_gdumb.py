@@ -131,13 +131,6 @@ def test_memory_is_balanced_and_enough_to_learn_from():
     assert outcome.class_il["accuracy"] > 80
 
 
-def test_the_fit_in_bfloat16_learns_too():
-    """An autocast that kept its copies of the weights would train on the first ones for ever."""
-    policy, training = Policy(buffer=12, selector=ClassBalanced()), Training(epochs=1, batch=8, precision="bf16")
-    outcome = train(make_scenario(flip=False), "convnet", Gdumb(), policy, training, 0)
-    assert outcome.class_il["accuracy"] > 80
-
-
 @pytest.mark.parametrize(("n", "sizes"), [(1, [1]), (2, [2]), (5, [4]), (6, [4, 2]), (8, [4, 4])])
 def test_minibatches_cover_memory_and_leave_out_a_lone_last_row(n, sizes):
     made = list(minibatches(np.random.default_rng(0), n, 4))
