@@ -40,7 +40,7 @@ busy: setup
 SECONDS ?= 600
 SEED ?= 0
 fuzz: setup
-	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $(SEED) --json results/fuzz.json
+	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $(SEED) --write
 
 # Peers are timed too where their checkouts are: make bench CORDS=path ANOMALIB=path MAMMOTH=path
 # What needs them, a GPU or long runs is printed from results/ at the end.

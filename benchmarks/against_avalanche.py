@@ -5,7 +5,7 @@
 
 Every row has the same network, optimizer, epochs, batches and data; Avalanche's ``Naive`` strategy trains it, with one
 plugin or none. The memory is 100 examples between experiences. Prints accuracy on the test images of all classes after
-the last experience and CPU seconds of training on one thread, and writes ``results/avalanche.json``.
+the last experience and CPU seconds of training on one thread, and writes ``avalanche`` (``benchmarks/measured.py``).
 
 The environment has the real avalanche-lib and the real torchvision, which it imports. PyPI's torchvision for Linux is
 built for CUDA: next to a CPU build of torch its compiled operators do not load. Avalanche's code here calls none of
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import platform
 import statistics
@@ -30,6 +29,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import measured
+
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = ROOT / ".venv-avalanche"
 PACKAGES = ("torch==2.13.0", "torchvision==0.28.0", "avalanche-lib==0.6.0", "safetensors")
@@ -40,10 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Avalanche's ReplayPlugin and ours on split digits")
     parser.add_argument("--setup", action="store_true", help="make the environment if needed, and run there")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--out", type=Path, default=ROOT / "results/avalanche.json")
     chosen = parser.parse_args()
     if chosen.setup:
-        sys.exit(run_in_environment(["--seeds", str(chosen.seeds), "--out", str(chosen.out)]))
+        sys.exit(run_in_environment(["--seeds", str(chosen.seeds)]))
     rows = compare(chosen.seeds)
     about = {
         "versions": {name: version(name) for name in ("torch", "torchvision", "avalanche-lib")},
@@ -51,8 +51,8 @@ def main() -> None:
         "settings": {"memory": MEMORY, "epochs": EPOCHS, "batch": BATCH, "lr": LR, "experiences": 5},
         "rows": rows,
     }
-    chosen.out.write_text(json.dumps(about, indent=1) + "\n")
-    print(f"written: {chosen.out}")
+    measured.write("avalanche", about)
+    print(f"written: avalanche, in {measured.FILE}")
 
 
 def run_in_environment(arguments: list[str]) -> int:

@@ -6,8 +6,8 @@
 Both sides get equal weights, the same new batch and the same remembered examples, already augmented, and do one step.
 What is compared: the loss, the gradients that the step goes along, and the weights after it. Only Mammoth's methods and
 buffer are imported; its data sets and backbones, and packages of image transforms that are not installed, are replaced
-by empty modules, since nothing here calls them. Its GEM needs the package quadprog. Writes
-``results/against-mammoth.json``.
+by empty modules, since nothing here calls them. Its GEM needs the package quadprog. Writes ``against-mammoth``
+(``benchmarks/measured.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import json
 import logging
 import os
 import subprocess
@@ -29,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import measured
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -331,9 +331,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One step of our methods against Mammoth's.")
     parser.add_argument("--mammoth", type=Path, required=True, help="folder of a Mammoth checkout")
     parser.add_argument("--models", nargs="+", default=["convnet", "resnet18"])
-    parser.add_argument("--out", type=Path, default=Path("results/against-mammoth.json"))
     options = parser.parse_args()
-    out = options.out.resolve()
     replaced = open_mammoth(options.mammoth)
     results = [compare(case, model) for case in CASES for model in options.models]
     print("\n".join(lines(results)))
@@ -344,8 +342,7 @@ def main() -> None:
         "tolerance": TOLERANCE,
         "results": results,
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(report, indent=2) + "\n")
+    measured.write("against-mammoth", report)
     if not all(result.get("agrees", True) for result in results):
         raise SystemExit(1)
 

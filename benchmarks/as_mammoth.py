@@ -10,8 +10,8 @@ The paper's rivals were not released, but its code has the structure of Mammoth.
   are exchanged besides, so that they come back transposed. Class means are those of the exemplars as they were.
 - GSS compares gradients of images that are not normalised (models/gss.py, ``observe``).
 
-Writes ``results/as-mammoth.json``, a row per run, as runs end; runs that are in the file are not repeated. ``--show``
-prints its table.
+Writes ``as-mammoth`` (``benchmarks/measured.py``), a row per run, as runs end; runs that are there are not repeated.
+``--show`` prints the table of what is there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import argparse
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import row_file
+import measured
 import torch
 from scipy import stats
 from torch import Tensor
@@ -140,7 +139,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--variants", default=";".join(VARIANTS), help="with ; between them")
-    parser.add_argument("--out", type=Path, default=Path("results/as-mammoth.json"))
     parser.add_argument("--show", action="store_true", help="print the table of what is there and stop")
     options = parser.parse_args()
     wanted = [
@@ -149,7 +147,7 @@ def main() -> None:
         for variant in options.variants.split(";")
     ]
     some = [] if options.show else wanted
-    show(row_file.completed(options.out, run_one, some, options.processes, device=options.device))
+    show(measured.completed("as-mammoth", run_one, some, options.processes, device=options.device))
 
 
 if __name__ == "__main__":

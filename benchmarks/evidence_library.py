@@ -3,12 +3,12 @@ and about what a run on ImageNet-1k costs."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from math import isnan, nan
 from typing import Any
 
-from evidence_runs import NAMES, ROOT, markdown
+import measured
+from evidence_runs import NAMES, markdown
 
 from gcr.analysis.statistics import spread
 from gcr.scenarios import entry
@@ -17,13 +17,9 @@ SHARES = (0.05, 0.1, 0.3)
 TRAIN, TEST, TASKS, POOL = 1_281_167, 50_000, 10, 20_000  # images of ImageNet-1k; kept and candidates with K = 10,000
 
 
-def _json(name: str) -> Any:
-    return json.loads((ROOT / "results" / f"{name}.json").read_text())
-
-
 def speed() -> str:
     """Seconds of large problems on two cores and on a GPU, next to the limit that was set and to a peer."""
-    cpu, gpu = _json("selection-library"), _json("selection-library-cuda")
+    cpu, gpu = measured.read("selection-library"), measured.read("selection-library-cuda")
     peer = next((row for row in cpu["k-centre"] if row["what"].startswith("anomalib")), None)
     ours = cpu["k-centre"][0]["processor_seconds"]
     ratio = "–" if peer is None else f"anomalib: {peer['processor_seconds'] / ours:.0f} times our processor s"
@@ -39,7 +35,7 @@ def speed() -> str:
         times = [f"{here['seconds']:.1f} ({here['load']:.0f})", f"{here['processor_seconds']:.1f}", cpu_limit]
         on_gpu = there["seconds"] + there.get("copy_seconds", 0)  # with the copy from mapped files
         lines.append([what, *times, memory, f"{on_gpu:.1f}", gpu_limit, next_to])
-    small, small_gpu = (_json(f"selection-{where}")["large"][1] for where in ("cpu", "cuda"))
+    small, small_gpu = (measured.read(f"selection-{where}")["large"][1] for where in ("cpu", "cuda"))
     times = [f"{small['seconds']:.1f}", "–", "–", f"{small['peak_gib']:.1f}", f"{small_gpu['seconds']:.1f}"]
     lines.append(["matching, 1,000 classes: K = 10,000 of 20,000", *times, "–", "–"])
     head = ["problem", "two cores, s (load)", "processor s", "limit, s", "peak GiB", "H200, s", "limit, s", "peer"]
@@ -48,7 +44,7 @@ def speed() -> str:
 
 def pruning() -> str:
     """Test accuracy after training on a share of the data; for each data set the longest training that was run."""
-    rows = _json("pruning")
+    rows = measured.read("pruning")
     sets = list(dict.fromkeys(row["data"] for row in rows))
     longest = {data: max(row["steps"] for row in rows if row["data"] == data) for data in sets}
     rows = [row for row in rows if row["steps"] == longest[row["data"]]]
@@ -71,9 +67,9 @@ def pruning() -> str:
 
 def imagenet_cost() -> str:
     """Hours of a run on ImageNet-1k on one GPU and on eight, computed from its measured parts."""
-    parts, epochs = _json("imagenet-cost"), entry("seq-imagenet1k").epochs
+    parts, epochs = measured.read("imagenet-cost"), entry("seq-imagenet1k").epochs
     decoded, read = (parts[name]["images"] / parts[name]["processor_seconds"] for name in ("decode", "reading"))
-    solver = next(row["seconds"] for row in _json("selection-cuda")["large"] if "1,000 classes" in row["what"])
+    solver = next(row["seconds"] for row in measured.read("selection-cuda")["large"] if "1,000 classes" in row["what"])
     processes = (1, 8)
     importing = [(TRAIN + TEST) * _each(parts, "import") for _ in processes]
     reading = [  # each process reads all images
@@ -92,9 +88,9 @@ def imagenet_cost() -> str:
         for method in ("er", "gcr", "gcr+"):
             times = [ms.get((method, batch, n), nan) for n in processes]
             steps = [0.001 * t * epochs * TRAIN / batch for t in times]
-            measured = [f"{t:.1f} ms{of}" for t, of in zip(times, ("", " as one of 8"), strict=True) if not isnan(t)]
-            if measured:
-                rows.append([f"steps of {NAMES[method]}, batch of {batch}", ", ".join(measured), *map(_hours, steps)])
+            shown = [f"{t:.1f} ms{of}" for t, of in zip(times, ("", " as one of 8"), strict=True) if not isnan(t)]
+            if shown:
+                rows.append([f"steps of {NAMES[method]}, batch of {batch}", ", ".join(shown), *map(_hours, steps)])
             if (method, batch) == ("gcr", 32):
                 every = {"import": importing, "reading": reading, "steps": steps}
     every |= {"evaluation": evaluation, "selection": selection}

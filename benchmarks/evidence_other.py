@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from itertools import combinations, zip_longest
 from statistics import correlation, mean, stdev
 from typing import Any
 
+import measured
 from evidence_runs import METRICS, NAMES, ROOT, Group, cells, difference, markdown, marked, places, read, variants_base
 
 from gcr.analysis.load import read_runs
@@ -15,13 +15,9 @@ from gcr.analysis.statistics import compare, welch
 from gcr.analysis.tables import columns, table
 
 
-def _json(name: str) -> Any:
-    return json.loads((ROOT / "results" / f"{name}.json").read_text())
-
-
 def steps() -> str:
     """Milliseconds a step and run on a GPU, by how steps are launched."""
-    rows = {(r["method"], r["mode"], r["pack"]): r for r in _json("step-cuda")["rows"]}
+    rows = {(r["method"], r["mode"], r["pack"]): r for r in measured.read("step-cuda")["rows"]}
     ways = [("eager", 1), *(("captured", pack) for pack in (1, 4, 8))]
     methods = ("er", "der++", "gcr")
     lines = [
@@ -34,8 +30,9 @@ def steps() -> str:
 
 def step_of_each() -> str:
     """Milliseconds a step of every method in a pack of 8."""
-    rows = {row["method"]: row for row in _json("step-cuda-methods")["rows"]}
-    rows["a-gem"] = next(row for row in _json("step-cuda-a-gem")["rows"] if row["method"] == "a-gem")  # timed again
+    rows = {row["method"]: row for row in measured.read("step-cuda-methods")["rows"]}
+    timed_again = measured.read("step-cuda-a-gem")["rows"]
+    rows["a-gem"] = next(row for row in timed_again if row["method"] == "a-gem")
     known = [name for name in NAMES if name in rows]
     lines = [[NAMES[name], f"{rows[name]['ms']:.2f}", f"{rows[name]['gigaflops']:.0f}"] for name in known]
     half = -(-len(lines) // 2)
@@ -45,7 +42,7 @@ def step_of_each() -> str:
 
 def step_on_cpu() -> str:
     """Processor milliseconds a step, ours and Mammoth's, on each kind of processor."""
-    reports: list[dict[str, Any]] = _json("step-beside-mammoth")
+    reports: list[dict[str, Any]] = measured.read("step-beside-mammoth")
     head, lines = ["ms a step on a CPU"], []
     for report in reports:
         kind = report["device"].split()[0].replace("_", "-")
@@ -60,7 +57,7 @@ def step_on_cpu() -> str:
 
 
 def start_up() -> str:
-    rows = [[row["what"], f"{row['seconds']:.2f}", f"{row['limit']:g}"] for row in _json("start-up")["rows"]]
+    rows = [[row["what"], f"{row['seconds']:.2f}", f"{row['limit']:g}"] for row in measured.read("start-up")["rows"]]
     return markdown(["command", "seconds", "limit"], rows)
 
 
@@ -78,7 +75,7 @@ def roofline() -> str:
     for kind, marks in kinds.items():
         line = [kind]
         for method in ("der++", "gcr"):
-            rows = [r for r in _json("kernels-roofline")["rows"] if r["method"] == method]
+            rows = [r for r in measured.read("kernels-roofline")["rows"] if r["method"] == method]
             rows = [row for row in rows if any(mark in row["layer"] for mark in marks)]
             floor, packed = (sum(row["times"] * row[key] for row in rows) for key in ("floor_us", "packed_us"))
             line += [f"{packed:.0f}", f"{floor:.0f}", f"{floor / packed:.0%}"]
@@ -88,7 +85,8 @@ def roofline() -> str:
 
 def solvers() -> str:
     """Seconds of one selection by different solvers."""
-    cpu, gpu = ({row["what"]: row for row in _json(f"selection-{where}")["compared"]} for where in ("cpu", "cuda"))
+    found = [measured.read(name)["compared"] for name in ("selection-cpu", "selection-cuda")]
+    cpu, gpu = ({row["what"]: row for row in rows} for rows in found)
     lines = []
     for what, row in cpu.items():
         there = gpu.get(what)
@@ -101,7 +99,7 @@ def solvers() -> str:
 def selectors() -> str:
     """Every selector under GCR's loss on digits, with clean and with wrong labels."""
     by_case: dict[tuple[str, float], dict[int, float]] = {}
-    for row in _json("which-selector-digits"):
+    for row in measured.read("which-selector-digits"):
         by_case.setdefault((row["variant"], row["noise"]), {})[row["seed"]] = row["accuracy"]
     names = list(dict.fromkeys(name for name, _ in sorted(by_case)))
     names.remove("grad-approx")
@@ -243,7 +241,7 @@ def noise() -> str:
 def as_mammoth() -> str:
     """iCaRL and GSS with images as Mammoth had them, on a small network."""
     values: dict[str, dict[int, dict[str, Any]]] = {}
-    for row in _json("as-mammoth"):
+    for row in measured.read("as-mammoth"):
         values.setdefault(row["variant"], {})[row["seed"]] = {"class_il": row}
     groups = {name: Group({}, results) for name, results in values.items()}
     pairs = {
@@ -304,7 +302,7 @@ def demo() -> str:
 def faults() -> str:
     """What ``make faults`` found."""
     harm = ("lost", "wrong", "left", "silent", "tracebacks", "hangs")
-    found = _json("faults")["attacks"]
+    found = measured.read("faults")["attacks"]
     rows = [
         [name, f"{one['tried']:,}" if one["tried"] else "not tried", *(str(one[count]) for count in harm)]
         for name, one in found.items()
@@ -317,11 +315,11 @@ def fuzz() -> str:
     """What ``make fuzz`` found."""
     head = ["reader", "seconds", "tried", "refused", "read", "findings", "longest case, s", "most memory, MiB"]
     keys = ("seconds", "tried", "refused", "read", "findings", "longest_seconds", "most_mib")
-    return markdown(head, [[name, *(f"{one[key]:,g}" for key in keys)] for name, one in _json("fuzz").items()])
+    return markdown(head, [[name, *(f"{one[key]:,g}" for key in keys)] for name, one in measured.read("fuzz").items()])
 
 
 def busy() -> str:
-    found = _json("busy")
+    found = measured.read("busy")
     head = ["tests passed", "skipped", "failed", "spinning processes", "cores", "test processes", "load", "minutes"]
     values = [
         found["passed"],
@@ -336,13 +334,13 @@ def busy() -> str:
 
 def kills() -> str:
     """Where the processes were when they were killed, of ``make faults``."""
-    phases = _json("faults")["attacks"]["kills"]["measured"]
+    phases = measured.read("faults")["attacks"]["kills"]["measured"]
     return markdown(["killed in", *phases], [["kills", *(f"{number:,}" for number in phases.values())]])
 
 
 def integrity() -> str:
     """What durable and checked files cost, of ``benchmarks/integrity.py``."""
-    found = _json("integrity")
+    found = measured.read("integrity")
     rows = [
         [
             f"a {name} of {one['bytes']:,} bytes",

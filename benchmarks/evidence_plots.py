@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import evidence_runs as runs
 import matplotlib
+import measured
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -99,10 +99,9 @@ def growth() -> Figure:
         axes, ("n", "K"), ("K = 500; 10 classes: n / 4", "n = 10,000; 10 classes: 4,000"), strict=True
     ):
         for where, line in (("cpu", "-"), ("cuda", "--")):
-            library = runs.ROOT / "results" / f"selection-library{'' if where == 'cpu' else '-cuda'}.json"
-            rows = [row for row in json.loads(library.read_text())["growth"] if row["axis"] == name]
-            classes = json.loads((runs.ROOT / "results" / f"selection-{where}.json").read_text())["growth"]
-            classes = [row for row in classes if row["axis"] == name]
+            library = measured.read("selection-library" if where == "cpu" else "selection-library-cuda")
+            rows = [row for row in library["growth"] if row["axis"] == name]
+            classes = [row for row in measured.read(f"selection-{where}")["growth"] if row["axis"] == name]
             for what, mine, colour in (
                 ("matching, no classes", rows, "#d55e00"),
                 ("k-centre", [row | row["k_centre"] for row in rows], "#0072b2"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
-from evidence_runs import DATA, LEVEL, ROOT, Group, difference, markdown, places, read, variants_base
+import measured
+from evidence_runs import DATA, LEVEL, Group, difference, markdown, places, read, variants_base
 from gcr_plus_runs import ARMS, PARTS
 
 from gcr import paper
@@ -169,7 +169,7 @@ def _against_own(
 
 def cost() -> str:
     """Milliseconds a step, and bytes of memory with K = 500 on S-CIFAR-10."""
-    steps = json.loads((ROOT / "results" / "step-cuda-gcr-plus.json").read_text())["rows"]
+    steps = measured.read("step-cuda-gcr-plus")["rows"]
     ms = {(row["method"], row["pack"]): row["ms"] for row in steps}
     held = {name: places()["online", "seq-cifar10", 500, name].group.memory_bytes for name in ("der++", "gcr")}
     (plus,) = (g for g in read("gcr-plus").values() if place_of(g) == ("seq-cifar10", "online", 1, 500))

@@ -7,7 +7,7 @@
 Pictures are made, 500 x 375 pixels in about 110 kB, and pass through the product's own import, memory map and prefetch.
 Steps are of ResNet-18 on 3 x 224 x 224, in the last of 10 tasks, K = 10,000. "8 processes" is what one of eight does by
 itself: all views, its rows through the network, and no messages, which are counted but go nowhere. Communication
-between GPUs is not measured. Writes ``results/imagenet-cost.json`` after each part.
+between GPUs is not measured. Writes ``imagenet-cost`` (``benchmarks/measured.py``) after each part.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import measured
 import numpy as np
 import PIL
 import step
@@ -223,7 +224,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--quick", action="store_true", help="toy sizes: the figures mean nothing")
     parser.add_argument("--seconds", type=float, default=65.0, help="after which no further kind of step is begun")
-    parser.add_argument("--out", type=Path, default=Path("results/imagenet-cost.json"))
     options = parser.parse_args()
     began, device, sizes = time.perf_counter(), torch.device(options.device), QUICK if options.quick else Sizes()
     on_gpu = device.type == "cuda"
@@ -239,8 +239,7 @@ def main() -> None:
     }
 
     def done(what: str, found: object) -> None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(about, indent=2) + "\n")  # what is measured is not lost
+        measured.write("imagenet-cost", about)  # what is measured is not lost
         print(f"{time.perf_counter() - began:5.1f} s  {what}: {json.dumps(found)}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -262,7 +261,7 @@ def main() -> None:
             about["steps"].append(time_step(case, scenario, sizes, device))
             gc.collect()  # the memory of runs that are done
             done("step", about["steps"][-1])
-    done("written", str(options.out))
+    done("written", str(measured.FILE))
 
 
 if __name__ == "__main__":

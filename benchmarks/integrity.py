@@ -4,8 +4,9 @@
 
 Writing: a result, and a checkpoint of a ResNet-18 with 500 images of memory, with and without ``fsync``, in turns on
 the disk of the temporary folder. Reading: the check of a data set's images, of CIFAR-10's size and made of noise, next
-to one epoch of training on the same processor, one thread each. The check is made once in a run, in the background;
-its share of an epoch is in processor seconds, which other programs hardly change. Writes ``results/integrity.json``.
+to one epoch of training on the same processor, one thread each. The check is made once in a run, in the background; its
+share of an epoch is in processor seconds, which other programs hardly change. Writes ``integrity``
+(``benchmarks/measured.py``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import measured
 import numpy as np
 import torch
 
@@ -35,7 +37,6 @@ from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job
 from gcr.training.step_runner import StepRunner
 
-ROOT = Path(__file__).resolve().parents[1]
 SHAPE, CLASSES, MEMORY, BATCH = (3, 32, 32), 10, 500, 32
 TRAIN, TEST = 50_000, 10_000
 LIMIT = 2.0  # percent of an epoch
@@ -143,14 +144,13 @@ def reading(folder: Path) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "integrity.json")
-    given = parser.parse_args()
+    parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="gcr-integrity-") as folder:
         found = {"writing": writing(Path(folder)), "reading": reading(Path(folder))}
     about = {"command": "python benchmarks/integrity.py", "python": platform.python_version()}
     values = about | {"torch": torch.__version__, "device": f"CPU, {platform.machine()}, one thread"} | found
-    given.out.write_text(json.dumps(values, indent=1) + "\n")
+    measured.write("integrity", values)
     print(json.dumps(found, indent=1))
     costly = [name for name, one in found["reading"]["epochs"].items() if one["percent"] > LIMIT]
     print(f"more than {LIMIT} % of an epoch: {', '.join(costly)}" if costly else f"all below {LIMIT} % of an epoch")

@@ -3,19 +3,18 @@
     python benchmarks/kernels.py --method gcr --precision bf16
 
 Profiles captured steps of ResNet-18 at CIFAR shapes, and the network alone in the same way. Writes
-``results/kernels-<method>-<precision>.json``: microseconds and launches a step for every kernel, and the share of
-kernel time that is not the network's.
+``kernels-<method>-<precision>`` (``benchmarks/measured.py``): microseconds and launches a step for every kernel, and
+the share of kernel time that is not the network's.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
+import measured
 import torch
 from step import WARM, made_scenario, network_alone, new_run, steps_of
 from torch.profiler import ProfilerActivity, profile
@@ -45,7 +44,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Kernels of a captured step.")
     parser.add_argument("--method", default="gcr")
     parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device("cuda")
     torch.backends.cudnn.benchmark = True
@@ -69,10 +67,9 @@ def main() -> None:
     for row in whole[:35]:
         print(f"{row['us']:8.1f} us {row['launches']:6.1f} x  {row['kernel']}")
     print({key: value for key, value in about.items() if key != "kernels"})
-    name = options.method.replace("++", "pp")
-    out = options.out or Path("results") / f"kernels-{name}-{options.precision}.json"
-    out.write_text(json.dumps(about, indent=2) + "\n")
-    print(f"written: {out}")
+    name = f"kernels-{options.method}-{options.precision}"
+    measured.write(name, about)
+    print(f"written: {name}, in {measured.FILE}")
 
 
 if __name__ == "__main__":

@@ -4,23 +4,22 @@
     python benchmarks/observe.py --device cuda     captured steps, next to eager ones by hand
 
 By hand means plain torch with equal passes: an ER-ACE step with a forward pass of 32 new and one of 32 remembered
-images, AdamW, and a reservoir. The steps take turns, on networks of equal weights; the figure is the median ratio.
-On a CPU the learner's AdamW is torch's fused one: "by hand" has it too, "default AdamW" is by hand without it. Writes
-``results/observe-DEVICE.json``.
+images, AdamW, and a reservoir. The steps take turns, on networks of equal weights; the figure is the median ratio. On a
+CPU the learner's AdamW is torch's fused one: "by hand" has it too, "default AdamW" is by hand without it. Writes
+``observe-DEVICE`` (``benchmarks/measured.py``).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
+import measured
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -28,7 +27,6 @@ from torch import Tensor, nn
 import gcr
 from gcr.models import build
 
-ROOT = Path(__file__).resolve().parents[1]
 BATCH, KEEP, CLASSES, LR = 32, 500, 10, 1e-3
 WARM = 5  # steps before the clock starts
 FEWEST, MOST_SECONDS = 15, 60  # a slow network takes fewer steps
@@ -159,7 +157,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     device = torch.device(chosen.device)
@@ -171,9 +168,8 @@ def main() -> None:
         "memory": KEEP,
         "rows": rows,
     }
-    out = chosen.out or ROOT / f"results/observe-{device.type}.json"
-    out.write_text(json.dumps(about, indent=1) + "\n")
-    print(f"written: {out}")
+    measured.write(f"observe-{device.type}", about)
+    print(f"written: observe-{device.type}, in {measured.FILE}")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import measured
 import numpy as np
 import torch
 from evidence import insert
@@ -34,7 +35,7 @@ from gcr.analysis.statistics import spread
 from gcr.training.metrics import average_accuracy, forgetting
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "results/own_project.json"
+NAME = "own-project"  # in results/measured.json
 AVALANCHE_PYTHON = ROOT / ".venv-avalanche/bin/python"  # of make avalanche
 PAGE, FIGURE = ROOT / "docs/own_project.md", ROOT / "docs/own_project.svg"
 ORDER = {
@@ -58,10 +59,10 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="run and write nothing, compare the page with the results")
     chosen = parser.parse_args()
     if chosen.check:
-        sys.exit(check(json.loads(RESULTS.read_text())))
+        sys.exit(check(measured.read(NAME)))
     if not chosen.docs:
         measure(chosen.seeds, chosen.avalanche or (AVALANCHE_PYTHON if AVALANCHE_PYTHON.exists() else None))
-    write(json.loads(RESULTS.read_text()))
+    write(measured.read(NAME))
 
 
 def measure(n_seeds: int, avalanche: Path | None) -> None:
@@ -86,10 +87,8 @@ def measure(n_seeds: int, avalanche: Path | None) -> None:
         "settings": settings,
         "rows": rows,
     }
-    text = json.dumps(about | {"rows": []}, indent=1).removesuffix("[]\n}")
-    lines = ",\n  ".join(json.dumps(row) for row in rows)
-    RESULTS.write_text(f"{text}[\n  {lines}\n ]\n}}\n")
-    print(f"written: {RESULTS.relative_to(ROOT)}")
+    measured.write(NAME, about)
+    print(f"written: {NAME}, in {measured.FILE}")
 
 
 def show(row: dict[str, Any]) -> None:
@@ -112,7 +111,7 @@ def avalanche_rows(data: Data, n_seeds: int, python: Path) -> list[dict[str, Any
 
 def earlier_rows(data: Data, n_seeds: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Of Avalanche, measured before with the same settings."""
-    old: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"settings": None}
+    old: dict[str, Any] = measured.read(NAME, {"settings": None})
     same = old["settings"] == settings
     rows = [row for row in old["rows"] if (row["name"], row["data"]) == (AVALANCHE, data.name)] if same else []
     print(f"{data.name}: {'kept' if rows else 'no'} rows of Avalanche; --avalanche PYTHON measures them")
@@ -147,9 +146,9 @@ def cost() -> str:
     """Of ``observe``, from what ``benchmarks/observe.py`` measured."""
     lines = []
     for device in ("cpu", "cuda"):
-        measured = json.loads((ROOT / f"results/observe-{device}.json").read_text())
-        for row in measured["rows"]:
-            line = [measured["device"], row["net"], f"{row['by_hand_ms']:.1f}", f"{row['observe_ms']:.1f}"]
+        about = measured.read(f"observe-{device}")
+        for row in about["rows"]:
+            line = [about["device"], row["net"], f"{row['by_hand_ms']:.1f}", f"{row['observe_ms']:.1f}"]
             lines.append([*line, f"{100 * row['more']:+.1f} %"])
     return markdown(["device", "network", "by hand, ms", "`observe`, ms", "difference"], lines)
 

@@ -5,8 +5,8 @@
 
 A network is trained on all data first; features and residuals of its last layer are what selectors see. Then a new
 network is trained on the chosen rows alone, with their weights, for as many steps whatever the share. Both are the
-small convnet, trained by SGD with momentum on shifted (CIFAR-10: and flipped) images. Writes ``results/pruning.json``,
-a row per run as runs end; what is in the file is not repeated. ``--show`` prints its table.
+small convnet, trained by SGD with momentum on shifted (CIFAR-10: and flipped) images. Writes ``pruning``
+(``benchmarks/measured.py``), a row per run as runs end; what is there is not repeated. ``--show`` prints its table.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import row_file
+import measured
 import torch
 from torch import Tensor, nn
 
@@ -164,10 +163,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--selectors", help="names with commas; default: all that the pool is not too large for")
-    parser.add_argument("--out", type=Path, default=Path("results/pruning.json"))
-    parser.add_argument("--show", action="store_true", help="print the table of the file and stop")
+    parser.add_argument("--show", action="store_true", help="print the table of what is there and stop")
     options = parser.parse_args()
-    rows = row_file.read(options.out)
+    rows = measured.read("pruning", [])
     if not options.show:
         usual = [name for name in SELECTORS if options.data == "digits" or name not in SLOW]
         names = options.selectors.split(",") if options.selectors else usual
@@ -176,7 +174,7 @@ def main() -> None:
             for row in runs_of_seed(options.data, seed, names, known, options.device):
                 print(json.dumps(row), flush=True)
                 rows.append(row)
-                options.out.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+                measured.write("pruning", rows)
     show(rows)
 
 

@@ -5,21 +5,20 @@
 Each is timed alone on the GPU and in 8 CUDA streams, in captured graphs, on tensors that together exceed the L2 cache.
 Its floor is the larger of operations / peak of a large matrix product and bytes / bandwidth of a large copy, both
 measured here. Bytes count every tensor that a pass must read or write: statistics need a pass of their own. Writes
-``results/kernels-roofline.json`` with the sums over a step of DER++ (3 minibatches of 32 images) and GCR (5, of which
-the last two share statistics).
+``kernels-roofline`` (``benchmarks/measured.py``) with the sums over a step of DER++ (3 minibatches of 32 images) and
+GCR (5, of which the last two share statistics).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import measured
 import torch
 from step import peak_tflops
 from torch import Tensor, nn
@@ -190,7 +189,6 @@ def rooflines(method: str, layers: Counter[Layer], peak: float, bandwidth: float
 def main() -> None:
     parser = argparse.ArgumentParser(description="Roofline of the convolutions and normalisations of a step.")
     parser.add_argument("--methods", default=",".join(SIZES))
-    parser.add_argument("--out", type=Path, default=Path("results") / "kernels-roofline.json")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     layers = layers_of(build("resnet18", (3, 32, 32), 10, 0).eval())
@@ -206,8 +204,8 @@ def main() -> None:
     with torch.cuda.stream(torch.cuda.Stream()):
         for method in options.methods.split(","):
             about["rows"] += rooflines(method, layers, peak, bandwidth)
-            options.out.write_text(json.dumps(about, indent=1) + "\n")
-    print(f"{peak:.0f} TFLOP/s, {bandwidth / 1e12:.2f} TB/s; written: {options.out}")
+            measured.write("kernels-roofline", about)
+    print(f"{peak:.0f} TFLOP/s, {bandwidth / 1e12:.2f} TB/s; written: kernels-roofline, in {measured.FILE}")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
     python benchmarks/selection.py --device cuda       the same on a GPU, without the limits on memory
     python benchmarks/selection.py --cords PATH        also the solvers of a CORDS checkout or installation at PATH
 
-Writes ``results/selection-<device>.json``. Data are made: ReLU features around a centre per class, residuals of a
-softmax that is right more often than not. The objective next to a time is ``L_sub`` summed over classes, so that speed
-is never bought with a worse answer.
+Writes ``selection-<device>`` (``benchmarks/measured.py``). Data are made: ReLU features around a centre per class,
+residuals of a softmax that is right more often than not. The objective next to a time is ``L_sub`` summed over classes,
+so that speed is never bought with a worse answer.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import measured
 import numpy as np
 import torch
 from torch import Tensor
@@ -268,10 +269,8 @@ def main() -> None:
         "large": large_rows,
         "growth": grown,
     }
-    out = Path("results") / f"selection-{options.device}.json"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(about, indent=2) + "\n")
-    print(f"written: {out}")
+    measured.write(f"selection-{options.device}", about)
+    print(f"written: selection-{options.device}, in {measured.FILE}")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@
     python benchmarks/selection_library.py --device cuda          the same on a GPU
     python benchmarks/selection_library.py --quick                smaller problems in two minutes; writes nothing
 
-Writes ``results/selection-library.json`` (``-cuda``). A part that is run alone replaces its own lines there. Seconds
-come with the processor time of the process and the load of the machine when they were taken. anomalib's walk costs the
-same for every centre, so ``--peer-centres`` of them are timed and the rest is scaled.
+Writes ``selection-library`` or ``selection-library-cuda`` (``benchmarks/measured.py``). A part that is run alone
+replaces its own rows there. Seconds come with the processor time of the process and the load of the machine when they
+were taken. anomalib's walk costs the same for every centre, so ``--peer-centres`` of them are timed and the rest is
+scaled.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import measured
 import numpy as np
 import torch
 from selection import make_pool
@@ -206,8 +208,8 @@ def main() -> None:
     if options.quick:
         quick(device, options.anomalib)
         return
-    out = Path("results") / ("selection-library.json" if device == "cpu" else "selection-library-cuda.json")
-    written = json.loads(out.read_text()) if out.exists() else {}
+    out = "selection-library" if device == "cpu" else "selection-library-cuda"
+    written = measured.read(out, {})
     with tempfile.TemporaryDirectory() as made:
         parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
             "k-centre": partial(k_centre, device, options.anomalib, options.peer_centres),
@@ -225,8 +227,8 @@ def main() -> None:
         else f"CPU, {torch.get_num_threads()} threads"  # which one is in the rows
     )
     written["versions"] = {"gcr": gcr.__version__, "torch": torch.__version__, "numpy": np.__version__}
-    out.write_text(json.dumps(written, indent=2) + "\n")
-    print(f"written: {out}")
+    measured.write(out, written)
+    print(f"written: {out}, in {measured.FILE}")
 
 
 if __name__ == "__main__":

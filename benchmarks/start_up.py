@@ -2,13 +2,12 @@
 
     python benchmarks/start_up.py
 
-Each is begun five times in a process of its own; the median counts. Writes ``results/start-up.json``.
+Each is begun five times in a process of its own; the median counts. Writes ``start-up`` (``benchmarks/measured.py``).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -17,6 +16,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import measured
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMES = 5
@@ -42,9 +43,7 @@ def seconds_of(command: list[str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "start-up.json")
-    out = parser.parse_args().out
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     load, rows = os.getloadavg()[0], []
     with tempfile.TemporaryDirectory() as runs:
         run = ["run", "seq-digits", "--method", "gcr", "--processes", "1", "--out"]
@@ -56,8 +55,8 @@ def main() -> None:
             rows.append({"what": what, "seconds": statistics.median(took), "all": took, "limit": limit})
             print(f"{what}: {rows[-1]['seconds']:.2f} s (limit {limit:g})", flush=True)
     device = f"{platform.machine()} CPU, {os.cpu_count()} cores"
-    out.write_text(json.dumps({"device": device, "load": load, "rows": rows}, indent=2) + "\n")
-    print(f"written: {out}")
+    measured.write("start-up", {"device": device, "load": load, "rows": rows})
+    print(f"written: start-up, in {measured.FILE}")
 
 
 if __name__ == "__main__":

@@ -4,25 +4,25 @@
     python benchmarks/step.py --model resnet18 --shape 3,32,32 --buffer 500   CIFAR shapes, made images
 
 On a GPU every method is timed kernel by kernel (eager), compiled, captured, and captured in packs of 2 to 16. Writes
-``results/step-<device>.json`` (``--out`` for another file): the share of the device's measured matrix product peak, the
-share of a captured step that is not ``method.loss`` and its gradients (``surroundings``: draws, views, replay, memory,
-optimizer, projections) by timing these alone in the same way, and ``beside_er``: the step's time over ER's, divided by
-the same ratio of counted operations. Steps are those of the last of five tasks, where GEM has four constraints.
+``step-<device>`` or ``--name`` (``benchmarks/measured.py``): the share of the device's measured matrix product peak,
+the share of a captured step that is not ``method.loss`` and its gradients (``surroundings``: draws, views, replay,
+memory, optimizer, projections) by timing these alone in the same way, and ``beside_er``: the step's time over ER's,
+divided by the same ratio of counted operations. Steps are those of the last of five tasks, where GEM has four
+constraints.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import platform
 import statistics
 import time
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
+import measured
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help=f"40, or {8 * pack.AHEAD} on a GPU: far more than are launched ahead")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--turn", type=int, default=pack.TURN, help="steps of a run of a pack launched in one go")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--name", help="of the measurement; step-DEVICE if not given")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
@@ -170,24 +170,23 @@ def main() -> None:
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "rows": [],
     }
-    out = options.out or Path("results") / f"step-{device.type}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
+    name = options.name or f"step-{device.type}"
     print(f"{device}, {options.model}, {options.shape}; peak {peak or 0:.0f} TFLOP/s", flush=True)
     for precision in options.precisions.split(","):
-        for name in options.methods.split(","):
+        for method in options.methods.split(","):
             given: dict[str, Any] = {"precision": precision} if precision else {}
-            if next(method for method in METHODS if method.name == name)().replays:
+            if next(one for one in METHODS if one.name == method)().replays:
                 given["buffer"] = options.buffer
-            experiment = compose("seq-digits", name, overrides=given)
+            experiment = compose("seq-digits", method, overrides=given)
             gigaflops = gigaflops_a_step(new_run(experiment, scenario, options.model, device, "eager"))
             for way in ways.split(","):
                 row = measure(experiment, gigaflops, scenario, way, device, options, peak)
                 about["rows"].append(row)
                 row["beside_er"] = beside_er(row, about["rows"])
-                out.write_text(json.dumps(about, indent=2) + "\n")  # what is measured is not lost
+                measured.write(name, about)  # what is measured is not lost
                 shown = {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items() if k != "ms_all"}
                 print(" ".join(f"{k}={v}" for k, v in shown.items()), flush=True)
-    print(f"written: {out}")
+    print(f"written: {name}, in {measured.FILE}")
 
 
 def beside_er(row: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:

@@ -7,8 +7,8 @@ Images of 3 x 32 x 32, batches of 32, 500 remembered examples, no augmentation o
 a run: draws, memory, normalisation of uint8 images, network, optimizer. Theirs is ``observe`` of their method on float
 images; their loader is not timed. ResNet-18 is each side's own; the convnet, which they do not have, is made of torch's
 layers for them. Each side has a process and one thread of its own. They step in short turns, one after the other; the
-ratio is the median over turns, of processor time. Writes ``results/step-beside-mammoth.json``, a report for each kind
-of processor; without ``--mammoth`` it prints that file.
+ratio is the median over turns, of processor time. Writes ``step-beside-mammoth`` (``benchmarks/measured.py``), a report
+for each kind of processor; without ``--mammoth`` it prints what is there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import row_file
+import measured
 import torch
 from against_mammoth import CASES, commit_of, open_mammoth, their_model
 from step import made_scenario, new_run, steps_of
@@ -41,7 +41,7 @@ from gcr.experiments.experiment import compose
 from gcr.models import build
 from gcr.runs.job import keep_freed_memory
 
-ROOT = Path(__file__).resolve().parents[1]
+NAME = "step-beside-mammoth"
 SHAPE, CLASSES, BATCH, MEMORY = (3, 32, 32), 10, 32, 500
 STEPS, TURNS = {"convnet": 8, "resnet18": 1}, {"convnet": 40, "resnet18": 20}  # of a turn; of each side
 METHODS = ("er", "der++")
@@ -137,7 +137,6 @@ def main() -> None:
     parser.add_argument("--mammoth", type=Path, help="a checkout; without one, what was measured before is printed")
     parser.add_argument("--side", choices=["ours", "theirs"], help="time one side, for this script itself")
     parser.add_argument("case", nargs="*", help="method and network, with --side")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "step-beside-mammoth.json")
     given = parser.parse_args()
     torch.set_num_threads(1)  # as a run of ours has; theirs would take all cores
     if given.side:
@@ -146,7 +145,7 @@ def main() -> None:
         serve(steps)
         return
     if given.mammoth is None:
-        for report in row_file.read(given.out):
+        for report in measured.read(NAME, []):
             print(f"A step on a CPU, from results/: {report['device']}", *map(line, report["rows"]), sep="\n  ")
         return
     load, rows = os.getloadavg()[0], []
@@ -156,9 +155,9 @@ def main() -> None:
             print(line(rows[-1]), flush=True)
     about = {"device": f"{platform.machine()} CPU, {torch.get_num_threads()} threads", "load": load, "limit": LIMIT}
     about |= {"mammoth": commit_of(given.mammoth), "torch": torch.__version__}
-    others = [report for report in row_file.read(given.out) if report["device"] != about["device"]]
-    given.out.write_text(json.dumps([*others, about | {"rows": rows}], indent=2) + "\n")
-    print(f"written: {given.out}")
+    others = [report for report in measured.read(NAME, []) if report["device"] != about["device"]]
+    measured.write(NAME, [*others, about | {"rows": rows}])
+    print(f"written: {NAME}, in {measured.FILE}")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
     python benchmarks/which_selector.py --images cifar10.npz --device cuda    one pass over its tasks, ResNet-18
 
 An image set is an .npz file with ``train_pixels`` (uint8 [n, c, h, w]), ``train_labels``, ``test_pixels`` and
-``test_labels``. Writes ``results/which-selector-<name>.json``, a row per run, as runs end; runs that are in the file
-are not repeated. ``--show FILE`` prints its table.
+``test_labels``. Writes ``which-selector-<name>`` (``benchmarks/measured.py``), a row per run, as runs end; runs that
+are there are not repeated. ``--show`` prints the table of what is there.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import measured
 import numpy as np
-import row_file
 import torch
 from scipy import stats
 
@@ -145,21 +145,19 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--noise", default="0,0.2", help="shares of wrong labels")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--show", type=Path, help="print the table of this file and stop")
+    parser.add_argument("--show", action="store_true", help="print the table of what is there and stop")
     options = parser.parse_args()
+    name = f"which-selector-{Path(options.images).stem if options.images else 'digits'}"
     if options.show:
-        show(row_file.read(options.show))
+        show(measured.read(name))
         return
-    name = Path(options.images).stem if options.images else "digits"
-    out: Path = options.out or Path("results") / f"which-selector-{name}.json"
     wanted = [
         {"variant": variant, "noise": float(noise), "seed": seed}
         for seed in range(options.seeds)
         for noise in options.noise.split(",")
         for variant in options.variants.split(",")
     ]
-    show(row_file.completed(out, run_one, wanted, options.processes, images=options.images, device=options.device))
+    show(measured.completed(name, run_one, wanted, options.processes, images=options.images, device=options.device))
 
 
 if __name__ == "__main__":

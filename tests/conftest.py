@@ -20,6 +20,7 @@ from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.training import loop
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `reference`
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 torch.set_num_threads(1)
 SAVING_SECONDS, loop.SAVING_SECONDS = (
     loop.SAVING_SECONDS,

@@ -17,6 +17,9 @@ import time
 import traceback
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import measured
 from fuzz_readers import READERS, attack, scratch
 
 SECONDS, MEMORY = 10, 2**30
@@ -95,7 +98,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600, help="for each reader")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="one case alone, with its traceback")
-    parser.add_argument("--json", type=Path, help="file to write the counts to, next to those of other readers there")
+    parser.add_argument("--write", action="store_true", help="put the counts into results/measured.json")
     given = parser.parse_args()
     found = 0
     for name in given.reader or READERS:
@@ -106,13 +109,12 @@ def main() -> int:
         counts, findings = in_process(name, given.seed, given.seconds)
         tried = int(counts.get("refused", 0) + counts.get("read", 0)) + len(findings)
         print(f"{name}: {tried} files, {counts}, {len(findings)} findings", flush=True)
-        if given.json:
-            rows = json.loads(given.json.read_text()) if given.json.exists() else {}
+        if given.write:
+            rows = measured.read("fuzz", {})
             rows[name] = (
                 {"seed": given.seed, "seconds": given.seconds, "tried": tried} | counts | {"findings": len(findings)}
             )
-            ordered = {reader: rows[reader] for reader in READERS if reader in rows}
-            given.json.write_text(json.dumps(ordered, indent=2) + "\n")
+            measured.write("fuzz", {reader: rows[reader] for reader in READERS if reader in rows})
         for finding in findings[:20]:
             number, _, what = finding.encode(errors="backslashreplace").decode().partition(": ")
             print(f"  {what}\n  again: tests/fuzz.py --reader {name} --seed {given.seed} --case {number}", flush=True)

@@ -5,7 +5,6 @@ import ast
 import importlib
 import importlib.util
 import itertools
-import json
 import os
 import re
 import shlex
@@ -14,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import measured
 import pytest
 import typer
 from conftest import ROOT
@@ -109,24 +109,23 @@ def test_the_tables_equal_the_raw_results():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_runs_of_gcr_plus_are_those_that_were_announced(monkeypatch):
+def test_runs_of_gcr_plus_are_those_that_were_announced():
     """No run under another name, seed or setting than ``benchmarks/gcr_plus_runs.py`` has."""
-    cells, read = announced("gcr_plus_runs", monkeypatch)
+    cells, read = announced("gcr_plus_runs")
     for file in {cell.file for cell in cells if (ROOT / "results" / f"{cell.file}.jsonl.gz").exists()}:
         assert read(file).keys() <= {cell.name for cell in cells if cell.file == file}
     check_runs(cells, read)
 
 
-def test_further_runs_of_the_evidence_have_the_settings_of_their_cells(monkeypatch):
-    check_runs(*announced("evidence_due", monkeypatch))
+def test_further_runs_of_the_evidence_have_the_settings_of_their_cells():
+    check_runs(*announced("evidence_due"))
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
-def test_what_benchmarks_import_from_here_is_there(script, monkeypatch):
+def test_what_benchmarks_import_from_here_is_there(script):
     """Also inside of functions. Scripts take minutes, so tests run few of them."""
     pytest.importorskip("scipy")
     pytest.importorskip("matplotlib")
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     own = {"gcr", "reference", *(path.stem for path in (ROOT / "benchmarks").glob("*.py"))}
     for node in ast.walk(ast.parse(script.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in own:
@@ -140,10 +139,9 @@ def test_what_benchmarks_import_from_here_is_there(script, monkeypatch):
                 assert lacking or hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")
 
 
-def announced(script, monkeypatch):
+def announced(script):
     """The cells of a script, and how files of runs are read."""
     pytest.importorskip("scipy")
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     module = importlib.import_module(script)
     cells = list((module.announced if script == "gcr_plus_runs" else module.due)())
     assert len(cells) == len({(cell.file, cell.name) for cell in cells})
@@ -218,13 +216,13 @@ def test_every_results_file_can_be_read():
 
 def test_results_stay_small():
     files = [file for file in (ROOT / "results").rglob("*") if file.is_file() and file.name != "report.html"]
-    assert len(files) <= 60
+    assert len(files) <= 30
     assert sum(file.stat().st_size for file in files) <= 8_000_000
 
 
 def test_the_avalanche_table():
     shown = cells("docs/frameworks.md")
-    for row in json.loads((ROOT / "results/avalanche.json").read_text())["rows"]:
+    for row in measured.read("avalanche")["rows"]:
         mean, error = statistics.mean(row["accuracies"]), statistics.stdev(row["accuracies"])
         accuracy = f"{mean:.2f} ± {error / len(row['accuracies']) ** 0.5:.2f}"
         assert [row["plugin"], row["about"], accuracy, f"{row['seconds']:.1f}"] in shown

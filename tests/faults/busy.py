@@ -1,6 +1,6 @@
 """``make busy``: the quick tests while 8 processes take all the processor time they can get.
 
-Writes ``results/busy.json``. Nothing may fail: no test depends on how busy the machine is.
+Writes ``busy`` (``benchmarks/measured.py``). Nothing may fail: no test depends on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-SPINNING = 8
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+
+import measured  # noqa: E402
+
+SPINNING = 8
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", default="8", help="test processes")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "busy.json")
     given, more = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing spins on after its end
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(SPINNING)]
@@ -49,7 +52,7 @@ def main() -> int:
     seconds = re.search(r" in ([\d.]+)s", last)
     found = about | counts | {"seconds": float(seconds[1]) if seconds else None, "load_of_5_minutes": round(load, 1)}
     if not more:  # the whole of them
-        given.out.write_text(json.dumps(found, indent=2) + "\n")
+        measured.write("busy", found)
     print(json.dumps(found))
     return tests.returncode
 

@@ -1,6 +1,7 @@
-"""``make faults``: every attack in full, in 10 to 30 minutes. Prints what was found; writes results/faults.json.
+"""``make faults``: every attack in full, in 10 to 30 minutes. Prints what was found; writes ``faults``
+(``benchmarks/measured.py``).
 
-python tests/faults/run.py [--seed N] [--only NAME] [--out FILE]
+python tests/faults/run.py [--seed N] [--only NAME]
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "runs"), str(HERE.parent / "report")]
+sys.path.append(str(HERE.parents[1] / "benchmarks"))
 
+import measured  # noqa: E402
 import torch  # noqa: E402
 from children import Tally  # noqa: E402
 from chromium import CHROMIUM  # noqa: E402
-from conftest import ROOT  # noqa: E402
 from damage import KINDS, Kind, damage_kind  # noqa: E402
 from hostile import imported, mutated, pickles  # noqa: E402
 from not_numbers import bad_data, diverge, out_of_memory  # noqa: E402
@@ -37,7 +39,6 @@ from victims import VICTIMS, Victim, prepare, warm_up  # noqa: E402
 from whole_files import change_lines, exchange  # noqa: E402
 from writes import fail_writes, fill_disk, forbid_writing, kill_victim  # noqa: E402
 
-RESULTS = ROOT / "results" / "faults.json"
 KILLS = {
     "gcr run": {"training": 40, "selection": 25, "checkpoints": 35, "results": 30, "run folder": 20},
     "gcr results pack": {"gcr results pack": 20},
@@ -153,7 +154,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a part of an attack's name")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     found = {name: Tally() for name in attacks(given.seed) if given.only in name}
     if not found:
@@ -175,7 +175,7 @@ def main() -> int:
                     missing[name] -= 1
                     if not missing[name]:
                         print(line(name, found[name]), flush=True)
-                        write(given.out, given.seed, name, found[name])
+                        write(given.seed, name, found[name])
     print("\n".join(summary(found)))
     return int(any(not 0 < tally.tried == tally.survived for tally in found.values()))
 
@@ -222,9 +222,9 @@ def line(name: str, tally: Tally) -> str:
                         *tally.failures[:5]])  # fmt: skip
 
 
-def write(file: Path, seed: int, name: str, tally: Tally) -> None:
-    """Put an attack in its place in the file; others stay as they were."""
-    there = json.loads(file.read_text())["attacks"] if file.exists() else {}
+def write(seed: int, name: str, tally: Tally) -> None:
+    """Put an attack in its place; others stay as they were."""
+    there = measured.read("faults", {"attacks": {}})["attacks"]
     there[name] = tally.to_dict()
     values = {
         "command": "make faults",
@@ -233,7 +233,7 @@ def write(file: Path, seed: int, name: str, tally: Tally) -> None:
         "torch": torch.__version__,
         "attacks": {known: there[known] for known in attacks(seed) if known in there},
     }
-    file.write_text(json.dumps(values, indent=1) + "\n")
+    measured.write("faults", values)
 
 
 if __name__ == "__main__":

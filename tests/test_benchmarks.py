@@ -1,9 +1,12 @@
-"""``benchmarks/own_project.py``: the page shows the results, the rivals do what their names say, features repeat."""
+"""``benchmarks/measured.py``: a file that several write. ``benchmarks/own_project.py``: the page shows the results, the
+rivals do what their names say, features repeat."""
 
 import json
+import os
 import subprocess
 import sys
 
+import measured
 import numpy as np
 import pytest
 import torch
@@ -12,11 +15,67 @@ from conftest import ROOT
 pytest.importorskip("scipy")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def benchmarks():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield
-    sys.path.remove(str(ROOT / "benchmarks"))
+# --- measured.py
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """Three measurements in a file of the test's own."""
+    monkeypatch.setattr(measured, "FILE", tmp_path / "made/measured.json")
+    for name in ("step", "busy", "faults"):
+        measured.write(name, {"of": name, "values": [0.1, 1e-300, None]})
+    return measured.FILE
+
+
+def test_a_line_for_each_measurement_in_the_order_of_names():
+    text = measured.FILE.read_text()
+    values = json.loads(text)
+    assert list(values) == sorted(values)
+    assert [line.split('"')[1] for line in text.splitlines()[1:-1]] == list(values)
+    assert all(measured.read(name) == value for name, value in values.items())
+
+
+def test_writing_leaves_the_other_lines_as_they_are(file):
+    spaced = file.read_text().replace('{"of":"busy",', '{ "of" : "busy" , ')
+    file.write_text(spaced)
+    measured.write("faults", [1, 2.5])
+    measured.write("zero", {})
+    before, after = spaced.splitlines(), file.read_text().splitlines()
+    assert after == ["{", before[1], '"faults": [1,2.5],', f"{before[3]},", '"zero": {}', "}"]
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_processes_that_write_at_the_same_time(file):
+    code = "import sys, measured; [measured.write(f'{sys.argv[1]}-{i}', i) for i in range(30)]"
+    env = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks"), "MEASURED": str(file)}
+    writers = [subprocess.Popen([sys.executable, "-c", code, name], env=env) for name in ("a", "b")]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    written = {f"{name}-{i}": i for name in ("a", "b") for i in range(30)}
+    assert json.loads(file.read_text()).items() >= written.items()
+    assert measured.read("busy")["of"] == "busy"
+
+
+def test_a_name_that_was_not_measured(file):
+    with pytest.raises(SystemExit, match=r"measured.json has no stepp; it has: busy, faults, step$"):
+        measured.read("stepp")
+    assert measured.read("stepp", []) == []
+
+
+def test_measurements_of_another_file(file, tmp_path, monkeypatch, capsys):
+    other = tmp_path / "other.json"
+    other.write_text('{"busy": 1, "new": 2, "step": 3}')
+    for words in (["busy", "new"], ["--as", "whole"], []):
+        monkeypatch.setattr(sys, "argv", ["measured.py", *([str(other)] if words else []), *words])
+        measured.main()
+    found = {name: measured.read(name) for name in ("busy", "new", "whole")}
+    assert found == {"busy": 1, "new": 2, "whole": {"busy": 1, "new": 2, "step": 3}}
+    assert measured.read("step")["of"] == "step"
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[-5:]] == list(
+        json.loads(file.read_text())
+    )
+
+
+# --- own_project.py
 
 
 def test_the_table_equals_the_raw_results():
@@ -26,9 +85,8 @@ def test_the_table_equals_the_raw_results():
 
 
 def test_every_learner_has_the_same_seeds_on_every_set():
-    rows = json.loads((ROOT / "results/own_project.json").read_text())["rows"]
     seeds = {}
-    for row in rows:
+    for row in measured.read("own-project")["rows"]:
         seeds.setdefault((row["data"], row["name"]), []).append(row["seed"])
     assert len(seeds) == 14
     assert all(found == [0, 1, 2, 3, 4] for found in seeds.values())
