@@ -1,17 +1,15 @@
 """Learning methods: a file for each loss, the mathematics on a screen."""
 
 from gcr.methods.a_gem import AGem
-from gcr.methods.bilevel import Bilevel
 from gcr.methods.cls_er import ClsEr
 from gcr.methods.der import Der, DerPlusPlus
-from gcr.methods.er import Er
+from gcr.methods.er import Bilevel, Er, Gss
 from gcr.methods.er_ace import ErAce
 from gcr.methods.finetune import Finetune, Joint
 from gcr.methods.gcr import Gcr
 from gcr.methods.gcr_plus import GcrPlus
 from gcr.methods.gdumb import Gdumb
 from gcr.methods.gem import Gem
-from gcr.methods.gss import Gss
 from gcr.methods.icarl import Icarl
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.methods.mir import Mir

@@ -1,4 +1,5 @@
-"""ER: experience replay (Ratcliff 1990; Riemer et al. 2019 in its present form).
+"""ER: experience replay (Ratcliff 1990; Riemer et al. 2019 in its present form), and with other choices of memory
+GSS-Greedy and bilevel coresets.
 
 One forward pass over new batch and replay minibatch together, ``loss = (b CE(new) + r CE(replay)) / (b + r)``, or two
 passes (``forward="separate"``), ``loss = CE(new) + CE(replay)``. The replay term is a weighted mean, so that the
@@ -46,3 +47,30 @@ class Er(Method):
         new_term = new_share * new.cross_entropy(logits)
         old_term = old_share * weighted_mean(label_loss(old_logits, old.labels), old.weights)
         return Loss(new_term + old_term, logits.detach(), old_logits.detach())
+
+
+@dataclass(frozen=True)
+class Gss(Er):
+    """GSS-Greedy: replay from memory of diverse gradients (Aljundi, Lin, Goujaud and Bengio 2019).
+
+    What is remembered is decided batch by batch by the policy ``gss-greedy``: an example enters the more likely the
+    less its gradient looks like those of remembered ones, ``c = 1 + max_j cos(g, g_j)``. One update a batch, where the
+    authors' code may take several.
+    """
+
+    name: ClassVar[str] = "gss"
+    summary: ClassVar[str] = "experience replay of examples admitted for gradients that look like no other"
+    default_selector: ClassVar[str] = "gss-greedy"
+
+
+@dataclass(frozen=True)
+class Bilevel(Er):
+    """Replay from a bilevel coreset (Borsos, Mutny and Krause 2020), weighted as the coreset says.
+
+    At every boundary the selector ``bilevel`` chooses rows and weights by ``min_w L(theta*(w))``: those on which a
+    kernel proxy, once fitted, has least error over old buffer and candidates.
+    """
+
+    name: ClassVar[str] = "bilevel"
+    summary: ClassVar[str] = "experience replay from a weighted buffer chosen by bilevel optimisation"
+    default_selector: ClassVar[str] = "bilevel"
