@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from gcr.models.convnet import convnet
-from gcr.models.mlp import mlp
 from gcr.models.network import Network, attach, order_weights
 from gcr.models.recompute_bn import recompute_bn, statistics
 from gcr.models.resnet18 import resnet18
+from gcr.models.small import convnet, mlp
 from gcr.settings import unknown
 
 MODELS: tuple[Callable[..., Network], ...] = (convnet, mlp, resnet18)

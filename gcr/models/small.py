@@ -1,6 +1,8 @@
-"""A small convolutional network for small images (digits): a convolution at full size, one at half, mean over 2 x 2."""
+"""Small networks for small images: convolutions (digits), and the perceptron of many studies of MNIST."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from gcr.models.norm import BatchNorm, Trunk
 
 
 def convnet(image_shape: tuple[int, int, int], n_classes: int, width: int = 32) -> Network:
+    """A convolution at full size, one at half, mean over 2 x 2."""
     channels, height, columns = image_shape
     half = -(-height // 2), -(-columns // 2)
     trunk = Trunk(
@@ -22,6 +25,18 @@ def convnet(image_shape: tuple[int, int, int], n_classes: int, width: int = 32) 
         nn.Flatten(),
     )
     return Network(trunk, 2 * width * -(-half[0] // 2) * -(-half[1] // 2), n_classes)
+
+
+def mlp(image_shape: tuple[int, int, int], n_classes: int, width: int = 100) -> Network:
+    """A perceptron with two hidden layers: with 100 units the usual network of MNIST studies in continual learning."""
+    trunk = Trunk(
+        nn.Flatten(),
+        nn.Linear(math.prod(image_shape), width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+    )
+    return Network(trunk, width, n_classes)
 
 
 class MeanOf2x2(nn.Module):
