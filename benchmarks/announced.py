@@ -23,6 +23,7 @@ class Cell:
     seeds: range
     experiment: Callable[[int], Experiment]  # of a seed
     deterministic: bool = False
+    again: bool = False  # also seeds whose result does not name the source that computed it
 
     @property
     def online(self) -> bool:
@@ -33,7 +34,8 @@ class Cell:
             groups = read(self.file)
         except FileNotFoundError:
             groups = {}
-        return [seed for seed in self.seeds if self.name not in groups or seed not in groups[self.name].results]
+        results = groups[self.name].results if self.name in groups else {}
+        return [s for s in self.seeds if s not in results or (self.again and not results[s].get("source"))]
 
 
 def main(cells: Iterable[Cell], about: str) -> None:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ ONLINE = (("seq-cifar10", 500, range(15)), ("seq-cifar10", 200, range(15)), ("se
           ("seq-cifar100", 500, range(15)))  # fmt: skip
 CHOSE = (("seq-cifar10", 200), ("seq-cifar10", 500), ("seq-cifar100", 500))  # GCR's seeds 0 to 14 chose its contrast
 GEM = (("seq-cifar100", 200), ("seq-cifar100", 500), ("seq-cifar10", 2000), ("seq-cifar100", 2000))
+NO_SOURCE = (("seq-cifar10", 500, ("er", "der++", "icarl", "mir", "gem")), ("seq-cifar10", 200, ("er", "der++")),
+             ("seq-cifar10", 2000, ("er", "der++")), ("seq-cifar100", 500, ("er", "der++")))  # fmt: skip
 AS_MANY_BYTES = (("seq-cifar10", 29_066), ("seq-cifar100", 26_227))  # as GCR+ with K = 500 and its network copies
 REPEATS, REPEATED_SEED = 8, range(20, 21)
 
@@ -94,6 +97,9 @@ def due() -> Iterator[Cell]:
             yield Cell("bytes", "gcr-plus-comparisons", f"{scenario}-{what}", seeds, made)
     for scenario, buffer in GEM:
         yield of_paper("gem", "online", scenario, "gem", buffer, range(15))
+    for scenario, buffer, methods in NO_SOURCE:
+        for method in methods:
+            yield replace(of_paper("again", "online", scenario, method, buffer, range(15)), again=True)
 
 
 if __name__ == "__main__":
