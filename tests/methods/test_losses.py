@@ -6,7 +6,7 @@ import pytest
 import torch
 from reference.gcr_algorithm import hand_supcon
 
-from gcr.methods import Batch, Der, DerPlusPlus, Er, Gcr
+from gcr.methods import Batch, Der, DerPlusPlus, Er, Gcr, GcrPlus
 from gcr.methods.losses import (
     distillation,
     distillation_residual,
@@ -123,16 +123,24 @@ def test_gcr_without_contrast_is_weighted_der_plus_plus():
     assert ours == pytest.approx(value(DerPlusPlus(alpha=0.3, beta=0.2), FAR, TIED))
 
 
-@pytest.mark.parametrize("method", [Er(), Der(alpha=0.3), DerPlusPlus(alpha=0.3, beta=0.7), Gcr(alpha=0.3, beta=0.7)])
-def test_selection_sees_the_derivative_of_the_replay_loss(method):
+@pytest.mark.parametrize("stored", [[1.0, 2.0], [1.0, torch.nan]], ids=["all classes", "a later class"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        Er(forward="separate"),
+        Der(alpha=0.3),
+        DerPlusPlus(alpha=0.3, beta=0.7),
+        Gcr(alpha=0.3, beta=0.7, gamma=0.0),
+        GcrPlus(alpha=0.3, beta=0.7, gamma=0.0, keep=0.0),
+    ],
+    ids=lambda method: method.name,
+)
+def test_selection_sees_the_derivative_of_the_replay_loss(method, stored):
     """One example in every replay minibatch: the gradient of the replay terms by its logits is the residual."""
-    old = batch([[0.3, -0.4]], [1], logits=[[1.0, 2.0]], second=[[0.3, -0.4]])
+    old = batch([[0.3, -0.4]], [1], logits=[stored], second=[[0.3, -0.4]])
     image = old.views[0].clone().requires_grad_()
     replay = tuple(Batch((image, image), old.labels, old.logits, old.weights) for _ in method.replays)
-    if isinstance(method, Gcr):
-        method, replay = Gcr(alpha=0.3, beta=0.7, gamma=0.0), replay[:2]
-    if isinstance(method, Er):
-        method = Er(forward="separate")
-    loss = method.loss(Straight(), NEW, replay, {}).value
+    extras = {"seen": torch.zeros(2, dtype=torch.bool), "steps": torch.tensor(0)}
+    loss = method.loss(Straight(), NEW, replay, extras).value
     (expected,) = torch.autograd.grad(loss, image)
     torch.testing.assert_close(method.residual(image.detach().flatten(1), old), expected.flatten(1))
