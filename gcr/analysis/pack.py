@@ -19,13 +19,17 @@ from gcr.settings import BadInput
 class Packed:
     content: bytes
     n_runs: int
+    n_replaced: int
     sources: list[Runs]  # with what could not be read
 
 
-def pack_runs(paths: Sequence[Path], metrics: bool = False) -> Packed:
-    """Experiments and results of all runs at ``paths``, and with ``metrics`` those of every epoch."""
+def pack_runs(paths: Sequence[Path], metrics: bool = False, replace: bool = False) -> Packed:
+    """Experiments and results of all runs at ``paths``, and with ``metrics`` those of every epoch.
+
+    With ``replace``, a run that is there twice counts as the last of ``paths`` has it.
+    """
     lines: dict[str, dict[str, Any]] = {}
-    sources = []
+    sources, n_replaced = [], 0
     for path in paths:
         before = len(files.unchecked)
         sources.append(read_runs(path))
@@ -43,8 +47,12 @@ def pack_runs(paths: Sequence[Path], metrics: bool = False) -> Packed:
                     file = run.path / "metrics.jsonl"
                     sources[-1].unreadable.append(Unreadable(file, brief(error), "its run is packed without it"))
             if lines.setdefault(name, line) != line:
-                raise BadInput(f"{name} is there twice with different contents, last in {path}; leave one out")
-    return Packed(packed_bytes(lines.items()), len(lines), sources)
+                if not replace:
+                    remedy = "leave one out, or give --replace to take it from the last"
+                    raise BadInput(f"{name} is there twice with different contents, last in {path}; {remedy}")
+                lines[name] = line
+                n_replaced += 1
+    return Packed(packed_bytes(lines.items()), len(lines), n_replaced, sources)
 
 
 def _metrics(run: StoredRun) -> list[Any]:

@@ -37,6 +37,9 @@ def pack(
     ],
     file: Annotated[Path, typer.Argument(help="File to write, ending in .jsonl.gz.")],
     metrics: Annotated[bool, typer.Option("--metrics", help="Keep the metrics of every epoch too.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take a run that is there twice from the last of RUNS.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite another file.")] = False,
 ) -> int:
     """Write experiments and results of finished runs to one file; buffers and networks stay behind.
@@ -48,6 +51,8 @@ def pack(
     `gcr results pack runs/online results/online.jsonl.gz`
 
     `gcr results pack results/online.jsonl.gz runs/more-seeds results/online.jsonl.gz --force`
+
+    `gcr results pack results/online.jsonl.gz runs/again results/online.jsonl.gz --replace --force`
     """
     from gcr.analysis.pack import pack_runs
     from gcr.files import write_whole
@@ -55,7 +60,7 @@ def pack(
 
     if not file.name.endswith(SUFFIX):
         raise BadInput(f'FILE must end in {SUFFIX}, got "{file}"')
-    packed = pack_runs(runs, metrics)
+    packed = pack_runs(runs, metrics, replace)
     for source in packed.sources:
         warn_of_unreadable(source)
         warn_of_diverged(source)
@@ -66,8 +71,9 @@ def pack(
         write_whole(file, packed.content)
     except OSError as error:
         raise BadInput(f"cannot write {file} ({error.strerror}); choose another file") from None
+    replaced = f", {packed.n_replaced} replaced" if packed.n_replaced else ""
     out.print(
-        f"{file}: {packed.n_runs} {'run' if packed.n_runs == 1 else 'runs'}, {len(packed.content):,} bytes",
+        f"{file}: {packed.n_runs} {'run' if packed.n_runs == 1 else 'runs'}{replaced}, {len(packed.content):,} bytes",
         highlight=False,
         soft_wrap=True,
     )

@@ -9,6 +9,7 @@ from made_runs import add_epoch, experiment_of, link_files, put_run, put_unfinis
 from gcr.cli.main import run_cli
 from gcr.report.live import LivePage
 from gcr.runs.folder import AGAIN
+from gcr.runs.packed import read_packed
 
 
 @pytest.fixture
@@ -141,7 +142,23 @@ def test_merging(runs, gcr, tmp_path):
     _, listed, _ = gcr("results", "list", whole)
     assert f"{whole}/er/seq-digits-er-k20" in listed  # a packed file is a folder named like it
     put_run(tmp_path / "other", experiment_of("er", seed=0), square(1.0))
-    refused(gcr("results", "pack", runs, tmp_path / "other", whole), "seed-0 is there twice with different contents")
+    refused(gcr("results", "pack", runs, tmp_path / "other", whole), "seed-0 is there twice", "--replace")
+
+
+def test_the_last_source_replaces_a_run(runs, gcr, tmp_path):
+    old, new = tmp_path / "old.jsonl.gz", tmp_path / "new.jsonl.gz"
+    assert gcr("results", "pack", runs, old)[0] == 0
+    again = tmp_path / "again"
+    put_run(again, experiment_of("er", seed=0), square(1.0))
+    code, printed, _ = gcr("results", "pack", old, again, new, "--replace")
+    assert code == 0
+    assert ", 1 replaced, " in printed
+    taken, before = ({run.name: run.result() for run in read_packed(file)[0]} for file in (new, old))
+    assert taken.keys() == before.keys()
+    assert [name for name in taken if taken[name] != before[name]] == ["seq-digits-er-k20/seed-0"]
+    assert taken["seq-digits-er-k20/seed-0"]["class_il"]["accuracy"] == 1.0
+    assert gcr("results", "pack", again, old, new, "--replace", "--force")[0] == 0
+    assert new.read_bytes() == old.read_bytes()
 
 
 def test_runs_that_cannot_be_read_are_named_and_left_out(runs, gcr, tmp_path):
