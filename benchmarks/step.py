@@ -31,6 +31,7 @@ from gcr.augment import Views
 from gcr.experiments.experiment import Experiment, compose
 from gcr.methods import METHODS, Batch
 from gcr.models import build
+from gcr.runs.local import set_kernels
 from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.select.cuda_graph import capture
 from gcr.training import How, Run, own_cuda_stream, pack
@@ -147,6 +148,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help=f"40, or {8 * pack.AHEAD} on a GPU: far more than are launched ahead")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--turn", type=int, default=pack.TURN, help="steps of a run of a pack launched in one go")
+    parser.add_argument("--deterministic", action="store_true", help="kernels that give the same bits every time")
     parser.add_argument("--name", help="of the measurement; step-DEVICE if not given")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -154,7 +156,7 @@ def main() -> None:
     options.steps = options.steps or (8 * pack.AHEAD if on_gpu else 40)
     pack.TURN = options.turn
     ways = options.ways or ("eager,compiled,1,2,4,8,16" if on_gpu else "eager")
-    torch.backends.cudnn.benchmark = True
+    set_kernels(options.deterministic)
     channels, height, width = map(int, options.shape.split(","))
     steps = WARM + options.steps * options.repeats + 64
     scenario = made_scenario((channels, height, width), TASKS * 32 * steps).to(device)
@@ -166,6 +168,7 @@ def main() -> None:
         "buffer": options.buffer,
         "steps": options.steps,
         "turn": options.turn,
+        "deterministic": options.deterministic,
         "peak_tflops_bf16": peak,
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "rows": [],
