@@ -64,6 +64,13 @@ def test_batches_keep_what_one_look_at_everything_would_keep(seed):
         assert kept(memory) == plain(labels[:first], draws[:first], capacity)
 
 
+def test_a_draw_that_rounds_to_one():
+    """Rank and priority are sorted as one sum, in which 0 + 1.0 would count as the rank after."""
+    memory = empty(2)
+    offered(memory, [0, 0, 1], [0.0, 0.0, 1 - 2**-40])
+    assert kept(memory) == [0, 2]
+
+
 def test_classes_share_memory_equally_whatever_their_numbers_and_order():
     memory, random = empty(30), np.random.default_rng(0)
     for label, n in ((0, 500), (1, 40), (2, 5), (0, 100)):
