@@ -34,14 +34,15 @@ def read(name: str, default: Any = None) -> Any:
 
 def write(name: str, value: Any) -> None:
     """Replace one line. The others keep their bytes, also if another process writes one of them."""
+    from gcr.files import write_whole  # not at the top: against_avalanche.py --setup runs without gcr
+
     FILE.parent.mkdir(parents=True, exist_ok=True)
     folder = os.open(FILE.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)  # not on the file, which is replaced
         lines = _lines(FILE) | {name: json.dumps(value, separators=(",", ":"))}
-        temporary = FILE.with_suffix(".part")
-        temporary.write_text("{\n" + ",\n".join(f'"{one}": {lines[one]}' for one in sorted(lines)) + "\n}\n")
-        temporary.replace(FILE)
+        text = "{\n" + ",\n".join(f'"{one}": {lines[one]}' for one in sorted(lines)) + "\n}\n"
+        write_whole(FILE, text.encode())
     finally:
         os.close(folder)
 
