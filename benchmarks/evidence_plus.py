@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import measured
-from evidence_runs import DATA, LEVEL, Group, difference, markdown, places, read, variants_base
+from evidence_runs import DATA, LEVEL, METRICS, NAMES, Group, difference, markdown, places, read, variants_base
 from gcr_plus_runs import ARMS, PARTS
 
 from gcr import paper
@@ -184,3 +184,18 @@ def cost() -> str:
         rows.append([name, *times, f"{ms[method, 8] / ms['gcr', 8]:.2f}", f"{kept:,}", f"{copies:,}"])
     head = ["method", "ms a step, alone", "pack of 8", "of GCR's", "bytes of examples and logits", "of network copies"]
     return markdown(head, rows)
+
+
+def equal_bytes() -> str:
+    """`gcr+` with K = 500 next to methods that hold as many bytes in examples as it holds with its network copies."""
+    runs, rows = read("gcr-plus-comparisons"), []
+    for scenario, online in CELLS:
+        start = f"{scenario}-{'online' if online else 'offline'}-"
+        others = [group for name, group in runs.items() if name.startswith((start + "derpp-k", start + "er-k"))]
+        for group in [own(scenario, online), *others] if others else []:
+            if group is not None:
+                means = [str(group.mean(metric)) for metric in METRICS]
+                name, held = NAMES[group.experiment["method"]["name"]], f"{group.memory_bytes:,}"
+                rows.append([f"{DATA[scenario]} {'online' if online else 'offline'}", name, f"{group.buffer:,}", held,
+                             str(len(group.results)), *means])  # fmt: skip
+    return markdown(["scenario", "method", "examples", "bytes", "seeds", *METRICS.values()], rows)

@@ -278,6 +278,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "gcr-plus-ablation": ("docs/gcr-plus-parts.md", plus.ablation),
     "gcr-plus-selection": ("docs/gcr-plus-parts.md", plus.selections),
     "gcr-plus-cost": ("docs/gcr-plus.md", plus.cost),
+    "gcr-plus-bytes": ("docs/gcr-plus.md", plus.equal_bytes),
     "fuzz": ("docs/faults.md", other.fuzz),
     "busy": ("docs/faults.md", other.busy),
     "kills": ("docs/faults.md", other.kills),
