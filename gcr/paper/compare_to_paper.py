@@ -33,8 +33,18 @@ from gcr.analysis.tables import distinctions
 from gcr.paper import Cell, Place, Table
 from gcr.settings import BadInput
 
-COLUMNS = ["method", "K", "ours: mean ± SEM", "n", "bytes", "paper: mean ± spread", "difference", "verdict"]
-OURS_ALONE = 5  # columns that need no value of the paper
+COLUMNS = [
+    "method",
+    "K",
+    "ours: mean ± SEM",
+    "95% interval",
+    "n",
+    "bytes",
+    "paper: mean ± spread",
+    "difference",
+    "verdict",
+]
+OURS_ALONE = 6  # columns that need no value of the paper
 MISSING = "missing"
 NAMED = 8  # runs left out that are named
 PAPERS = {"paper_mean", "paper_spread", "paper_bold", "difference", "paper_inside_95", "verdict"}  # of a record
@@ -242,12 +252,17 @@ def entries(row: Row) -> list[Entry]:
         Entry(row.name),
         Entry(str(cell.buffer)),
         Entry(str(row.ours) if row.ours else MISSING, row.bold),
+        Entry(interval_of(row)),
         Entry(str(row.ours.n) if row.ours else "0"),
         Entry(bytes_of(row)),
         Entry(str(cell), cell.bold),
         Entry(f"{round(row.difference, 2) + 0.0:+.2f}" if row.difference is not None else "–"),
         Entry(row.verdict),
     ]
+
+
+def interval_of(row: Row) -> str:
+    return "–" if row.interval is None else f"{row.interval[0]:.2f} to {row.interval[1]:.2f}"
 
 
 def bytes_of(row: Row) -> str:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from gcr import paper
 from gcr.analysis.load import METRICS, Group
-from gcr.paper.compare_to_paper import Comparison, by_sheet, bytes_of, columns_of, compare, entries, verdict_notes
+from gcr.paper.compare_to_paper import (
+    Comparison,
+    by_sheet,
+    bytes_of,
+    columns_of,
+    compare,
+    entries,
+    interval_of,
+    verdict_notes,
+)
 from gcr.paper.compare_to_paper import Row as CellRow
 from gcr.report.cells import Cell, Facets, Row, Table, number_cell
 from gcr.report.charts import Mark, Scatter, scatter
@@ -115,8 +124,8 @@ def _mark(row: CellRow, facets: Facets) -> Mark:
 
 
 def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
-    columns = ["method", "scenario", "regime", "protocol", "metric", "K", "ours", "seeds"]
-    columns += ["bytes", "paper: mean ± spread", "difference", "verdict"]
+    columns = ["method", "scenario", "regime", "protocol", "metric", "K", "ours", "95% interval"]
+    columns += ["seeds", "bytes", "paper: mean ± spread", "difference", "verdict"]
     made = []
     for row in rows:
         cell, ours = row.cell, row.ours
@@ -124,6 +133,7 @@ def _table(title: str, rows: Sequence[CellRow], facets: Facets) -> Table:
         numbers = [
             number_cell(cell.buffer),
             Cell(str(ours), ours.mean if ours else None, bold=row.bold),
+            Cell(interval_of(row)),
             number_cell(ours.n if ours else None),
             Cell(bytes_of(row), row.group.memory_bytes if row.group else None),
             Cell(str(cell), cell.mean, bold=cell.bold),
@@ -147,6 +157,6 @@ def protocol_of(row: CellRow) -> str:
 def _cells(row: CellRow) -> list[Cell]:
     ours, cell = row.ours, row.cell
     held = row.group.memory_bytes if row.group else None
-    values = [None, cell.buffer, ours.mean if ours else None, ours.n if ours else 0, held]
+    values = [None, cell.buffer, ours.mean if ours else None, None, ours.n if ours else 0, held]
     values += [cell.mean, row.difference, None]
     return [Cell(entry.text, value, bold=entry.bold) for entry, value in zip(entries(row), values, strict=True)]

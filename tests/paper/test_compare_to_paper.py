@@ -116,14 +116,14 @@ def test_repeats_of_one_seed_are_no_cells(tmp_path):
     assert row_of(found, er).ours.n == 1  # there is no other
 
 
-def test_bytes_of_memory_stand_in_every_row(tmp_path):
+def test_interval_and_bytes_of_memory_stand_in_every_row(tmp_path):
     gcr, er = (cell_of("offline-accuracy", method) for method in ("gcr", "er"))
     repeat(tmp_path, gcr, [75.0, 76.0], memory_bytes=3_132_000)
     repeat(tmp_path, er, [75.0, 76.0])
     found = compare(read_runs(tmp_path).groups, "offline-accuracy")
     text = markdown(sheets(found))
-    assert "| gcr | 500 | **75.50 ± 0.50** | 2 | 3,132,000 | " in text
-    assert "| er | 500 | **75.50 ± 0.50** | 2 | – | " in text
+    assert "| gcr | 500 | **75.50 ± 0.50** | 69.15 to 81.85 | 2 | 3,132,000 | " in text
+    assert "| er | 500 | **75.50 ± 0.50** | 69.15 to 81.85 | 2 | – | " in text
     held = {line["method"]: line["memory_bytes"] for line in records(found) if line["n"]}
     assert held == {"gcr": 3_132_000, "er": None}
 
@@ -189,8 +189,8 @@ def test_bold_by_the_papers_rule(tmp_path):
     found = compare(read_runs(tmp_path).groups, "offline-accuracy")
     assert [row_of(found, cell).bold for cell in (gcr, der, er)] == [True, True, False]
     text = markdown(sheets(found), found.notes)
-    assert "| gcr | 500 | **75.52 ± 0.26** | 5 | – | **74.69 ± 0.85** | +0.83 | above\\* |" in text
-    assert "| er | 500 | 70.52 ± 0.31 | 5 | – | 62.03 ± 1.70 | +8.49 | above\\* |" in text
+    assert "| gcr | 500 | **75.52 ± 0.26** | 74.80 to 76.24 | 5 | – | **74.69 ± 0.85** | +0.83 | above\\* |" in text
+    assert "| er | 500 | 70.52 ± 0.31 | 69.65 to 71.39 | 5 | – | 62.03 ± 1.70 | +8.49 | above\\* |" in text
 
 
 def test_low_forgetting_is_bold_and_few_seeds_are_said(tmp_path):
@@ -209,7 +209,7 @@ def test_one_seed_has_no_interval(tmp_path):
     repeat(tmp_path, cell, [75.0])
     found = compare(read_runs(tmp_path).groups, "offline-accuracy")
     assert row_of(found, cell).inside is None
-    assert "| gcr | 500 | **75.00** | 1 | – | **74.69 ± 0.85** | +0.31 | undecided |" in markdown(sheets(found))
+    assert "| gcr | 500 | **75.00** | – | 1 | – | **74.69 ± 0.85** | +0.31 | undecided |" in markdown(sheets(found))
 
 
 def test_the_ablations_pairs(tmp_path):
