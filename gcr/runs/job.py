@@ -226,6 +226,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "steps": outcome.steps,
         "data": scenarios.entry(job.experiment.scenario).fingerprint,
+        "views": asdict(run.scenario.views),  # augmentation and normalisation
         "memory_bytes": _kept_bytes(run),
         "peak_bytes": _peak_bytes(how.device),
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -13,6 +13,7 @@ import pytest
 from conftest import HANG_SECONDS
 
 import gcr
+from gcr.augment import Views
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
 from gcr.experiments.experiment import compose
@@ -22,6 +23,7 @@ from gcr.runs.job import Execution, Job, run_job
 from gcr.runs.model_file import read_model
 from gcr.runs.provenance import git_tree, source
 from gcr.runs.shared_folder import train_together
+from gcr.scenarios.registry import DIGITS
 from gcr.settings import BadInput
 from gcr.training import loop
 
@@ -53,6 +55,7 @@ def test_files_of_a_finished_run(finished):
     assert result["versions"].keys() == {"gcr", "torch", "python"}
     assert result["device"] == "cpu"
     assert result["source"] == source()
+    assert Views.from_json(result["views"]) == DIGITS
     assert len(finished.folder.memory()["label"]) == 20
     assert sorted(p.name for p in path.iterdir()) == [
         "experiment.json",
