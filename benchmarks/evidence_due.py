@@ -84,6 +84,11 @@ def due() -> Iterator[Cell]:
     for scenario, buffer in (("seq-cifar10", 500), ("seq-cifar100", 2000)):
         made = partial(experiment, "offline", scenario, "der++", 2 * buffer, {}, values_of=buffer)
         yield Cell("twice", "offline-selection", f"{scenario}-derpp-k{2 * buffer}", range(5), made)
+    for scenario in ("seq-cifar10", "seq-cifar100"):  # as many bytes as GCR with K = 500 and its pool
+        for method in ("er", "der++"):
+            made = partial(experiment, "online", scenario, method, 1000, {}, values_of=500)
+            name = f"{scenario}-online-{method.replace('+', 'p')}-k1000"
+            yield Cell("twice-online", "online-variants", name, range(15), made)
     # opponent 1 of results/gcr-plus-registration.md, and its comparison at equal bytes
     yield of_paper("published", "offline", "seq-cifar100", "gcr", 500, range(5))
     for scenario, buffer in AS_MANY_BYTES:

@@ -248,6 +248,7 @@ def as_mammoth() -> str:
         "gss, raw": ("GSS, unnormalised images", "gss"),
         "gss, whole": ("GSS, gradients of all weights", "gss"),
         "icarl, dark and transposed": ("iCaRL, exemplars dark and transposed", "icarl"),
+        "icarl, its settings, dark and transposed": ("iCaRL, the same, with Mammoth's settings", "icarl"),
     }
     tests = marked([[difference(groups[name], groups[base], "accuracy")] for name, (_, base) in pairs.items()])
     lines = [

@@ -139,7 +139,7 @@ def places() -> dict[tuple[str, str, int, str], Cell]:
 def variants_base(scenario: str, buffer: int) -> Group:
     """GCR online with the seeds of its variants, for paired tests. Where they chose its contrast the paper's cell has
     fresh ones instead."""
-    first_seeds = read("online-variants").get(f"{scenario}-online-gcr-k{buffer}-seeds-0-14")
+    first_seeds = read("online-variants").get(f"{scenario}-online-gcr-k{buffer}-seeds-that-chose")
     return first_seeds or places()["online", scenario, buffer, "gcr"].group
 
 

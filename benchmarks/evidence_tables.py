@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import evidence_library as library
 import evidence_other as other
@@ -52,16 +53,18 @@ def counts() -> str:
     return markdown(["", "cells", "inside", "above (starred)", "below (starred)", "undecided"], rows)
 
 
-def online(metric: str) -> str:
-    """GCR minus every other method online, by Welch's test."""
+def online(metric: str, theirs: int = 0) -> str:
+    """GCR minus every other method online, by Welch's test. ``theirs``: the others' K, next to GCR's smallest."""
     groups = {(c.scenario, c.group.buffer, c.method): c.group for c in cells("accuracy") if c.regime == "online"}
     left_out = ("gcr", *(AT_TASK_ENDS if metric == "anytime" else ()))
     methods = [name for name in NAMES if name not in left_out and any(method == name for _, _, method in groups)]
     starts, differences = [], []
-    for scenario, buffer in dict.fromkeys(place[:2] for place in groups):
+    sizes = [200] if theirs else sorted({buffer for _, buffer, _ in groups})
+    for scenario, buffer in product(dict.fromkeys(scenario for scenario, *_ in groups), sizes):
         gcr = groups[scenario, buffer, "gcr"]
-        others = [groups.get((scenario, buffer, method)) for method in methods]
-        starts.append([DATA[scenario], f"{buffer:,}", str(gcr.mean(metric))])
+        others = [groups.get((scenario, theirs or buffer, method)) for method in methods]
+        sizes_text = f"{buffer:,}, others {theirs:,}" if theirs else f"{buffer:,}"
+        starts.append([DATA[scenario], sizes_text, str(gcr.mean(metric))])
         differences.append([None if of is None else difference(gcr, of, metric, paired=False) for of in others])
     head = ["data", "K", f"GCR, {METRICS[metric]}", *(f"minus {NAMES[method]}" for method in methods)]
     return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
@@ -246,6 +249,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "coverage": ("docs/evidence.md", coverage),
     "counts": ("docs/evidence.md", counts),
     "online": ("docs/online.md", partial(online, "anytime")),
+    "online-bytes": ("docs/online.md", partial(online, "anytime", theirs=500)),
     "online-final": ("docs/online.md", partial(online, "accuracy")),
     "selection": ("docs/evidence.md", selection),
     "points": ("docs/reproduce.md", points),
