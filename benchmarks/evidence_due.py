@@ -64,6 +64,10 @@ def due() -> Iterator[Cell]:
         "gcr": partial(experiment, "online", "seq-cifar10", "gcr", 500, {}),
         "gcr-plus": partial(gcr_plus_runs.experiment, "seq-cifar10", {"online": True}),
     }
+    without_average = partial(gcr_plus_runs.experiment, "seq-cifar10", {"online": True, "decay": 0})
+    for number in range(REPEATS):  # what the average is worth in it
+        name = f"seq-cifar10-online-gcr-plus-without-average-k500-process-{number}"
+        yield Cell("noise", "noise", name, REPEATED_SEED, without_average)
     for number in range(REPEATS):  # in one process, and so with the same kernels
         name = f"seq-cifar10-online-gcr-k500-repeat-{number}"
         yield Cell("repeats", "noise", name, REPEATED_SEED, repeated["gcr"])
@@ -74,6 +78,8 @@ def due() -> Iterator[Cell]:
                 yield Cell("noise", "noise", name, REPEATED_SEED, of_seed, deterministic=bool(kind))
     for scenario, buffer in CHOSE:
         yield of_paper("fresh", "online", scenario, "gcr", buffer, range(30, 45))
+    made = partial(experiment, "offline", "seq-cifar10", "gcr", 500, {})
+    yield Cell("fresh", "offline-selection", "seq-cifar10-gcr-k500", range(10, 15), made)
     for scenario, buffer, seeds in ONLINE:
         for what, changes in ROWS.items():
             made = partial(experiment, "online", scenario, "gcr", buffer, changes)
@@ -102,6 +108,12 @@ def due() -> Iterator[Cell]:
             yield Cell("bytes", "gcr-plus-comparisons", f"{scenario}-{what}", seeds, made)
     for scenario, buffer in GEM:
         yield of_paper("gem", "online", scenario, "gem", buffer, range(15))
+    for method in ("gcr", "der++"):  # a cell that the paper's GCR loses; needs the data set
+        yield of_paper("tiny", "online", "seq-tinyimagenet", method, 2000, range(15))
+    made = partial(
+        experiment, "online", "seq-cifar10", "mir", 2000, {"criterion": "logits"}
+    )  # a suspect: below paper's
+    yield Cell("mir", "online-variants", "seq-cifar10-online-mir-k2000-logits", range(15), made)
     for scenario, buffer, methods in NO_SOURCE:
         for method in methods:
             yield replace(of_paper("again", "online", scenario, method, buffer, range(15)), again=True)

@@ -8,7 +8,20 @@ from statistics import correlation, mean, stdev
 from typing import Any
 
 import measured
-from evidence_runs import METRICS, NAMES, ROOT, Group, cells, difference, markdown, marked, places, read, variants_base
+from evidence_runs import (
+    METRICS,
+    NAMES,
+    ROOT,
+    Group,
+    cells,
+    difference,
+    lines_of,
+    markdown,
+    marked,
+    places,
+    read,
+    variants_base,
+)
 
 from gcr.analysis.load import read_runs
 from gcr.analysis.statistics import compare, welch
@@ -185,7 +198,7 @@ def causes() -> str:
 def pairing() -> str:
     """Correlation over equal seeds, S-CIFAR online, and one difference by both tests."""
     own = [c for c in cells("accuracy") if c.regime == "online"]
-    gcr = variants_base("seq-cifar10", 500)
+    gcr = variants_base("online", "seq-cifar10", 500)
     methods = [
         (a.group, b.group)
         for a, b in combinations(own, 2)
@@ -223,6 +236,7 @@ def noise() -> str:
         "gcr-k500-deterministic-process": "GCR, one seed, `--deterministic`, a process each",
         "gcr-plus-k500-process": "GCR+, one seed, a process each",
         "gcr-plus-k500-deterministic-process": "GCR+, one seed, `--deterministic`, a process each",
+        "gcr-plus-without-average-k500-process": "GCR+ without its average (`decay=0`), one seed, a process each",
     }
     cases = [(label, [group for name, group in read("noise").items() if name.rsplit("-", 1)[0] == start + kind])
              for kind, label in labels.items()]  # fmt: skip
@@ -248,7 +262,7 @@ def as_mammoth() -> str:
         "gss, raw": ("GSS, unnormalised images", "gss"),
         "gss, whole": ("GSS, gradients of all weights", "gss"),
         "icarl, dark and transposed": ("iCaRL, exemplars dark and transposed", "icarl"),
-        "icarl, its settings, dark and transposed": ("iCaRL, the same, with Mammoth's settings", "icarl"),
+        "icarl, its settings, dark and transposed": ("iCaRL, the same and Mammoth's settings", "icarl"),
     }
     tests = marked([[difference(groups[name], groups[base], "accuracy")] for name, (_, base) in pairs.items()])
     lines = [
@@ -261,7 +275,7 @@ def as_mammoth() -> str:
 def options() -> str:
     """Options of memory and methods, minus the same runs without them."""
     cifar, digits = read("online-variants"), read("digits-variants")
-    gcr = variants_base("seq-cifar10", 500)
+    gcr = variants_base("online", "seq-cifar10", 500)
     cases = [
         ("GCR, `kept_weights=relative`", "S-CIFAR-10 online", cifar["seq-cifar10-online-gcr-k500-relative"], gcr),
         ("GCR, `replace=3`", "S-CIFAR-10 online", cifar["seq-cifar10-online-gcr-k500-replace3"], gcr),
@@ -286,7 +300,7 @@ def options() -> str:
 def precision() -> str:
     """Other precisions minus bfloat16 S-CIFAR-10 online, K = 500."""
     groups = read("online-variants")
-    er, gcr = places()["online", "seq-cifar10", 500, "er"].group, variants_base("seq-cifar10", 500)
+    er, gcr = places()["online", "seq-cifar10", 500, "er"].group, variants_base("online", "seq-cifar10", 500)
     lines = []
     for method, other, base in (("er", "fp32", er), ("gcr", "tf32", gcr)):
         group = groups[f"seq-cifar10-online-{method}-k500-{other}"]
@@ -298,6 +312,19 @@ def precision() -> str:
 def demo() -> str:
     """What ``gcr demo`` prints."""
     return markdown(columns(), table(read_runs(ROOT / "results" / "demo.jsonl.gz").groups))
+
+
+def provenance() -> str:
+    """Of each packed file: how many runs name what decided them, apart from their settings and seed."""
+    counts = {}
+    for path in sorted((ROOT / "results").glob("*.jsonl.gz")):
+        runs = list(lines_of(path.name.removesuffix(".jsonl.gz")))
+        source, views = (sum(key in run["result"] for run in runs) for key in ("source", "views"))
+        momentum = sum("momentum" in run["experiment"].get("optimizer", {}) for run in runs)
+        counts[f"`{path.name}`"] = [len(runs), source, momentum, views]
+    counts["all"] = [sum(column) for column in zip(*counts.values(), strict=True)]
+    head = ["file", "runs", "name their source", "momentum", "augmentation"]
+    return markdown(head, [[name, *(f"{n:,}" for n in of)] for name, of in counts.items()])
 
 
 def faults() -> str:

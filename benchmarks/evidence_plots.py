@@ -9,9 +9,10 @@ import evidence_runs as runs
 import matplotlib
 import measured
 import numpy as np
+from evidence_tables import judged
 from matplotlib.figure import Figure
 
-from gcr.analysis.statistics import holm, interval
+from gcr.analysis.statistics import interval
 
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "gcr", "font.family": "sans-serif", "font.size": 9})
 COLOURS = {
@@ -68,23 +69,22 @@ def _curve(axes: Any, name: str, group: runs.Group, first: list[int], seen: list
 
 
 def against_the_paper() -> Figure:
-    """Ours minus the paper's accuracy with our 95% interval; filled: significant after Holm's correction."""
-    cells = runs.cells("accuracy")
-    corrected = holm([cell.p for cell in cells])
+    """Ours minus the paper's accuracy with our 95% interval; filled: starred in the table."""
+    cells = judged("accuracy")
     figure = Figure(figsize=(7.2, 0.6 + 0.19 * len(cells)), layout="constrained")
     axes = figure.subplots()
     labels = []
-    for place, (cell, p) in enumerate(zip(cells, corrected, strict=True)):
+    for place, (cell, label) in enumerate(cells):
         bounds = interval(cell.ours)
         assert bounds is not None
         colour = "#0072b2" if cell.method == "gcr" else "#555555"
         axes.plot([bounds[0] - cell.paper, bounds[1] - cell.paper], [place, place], color=colour, linewidth=1.5)
-        face = colour if p < runs.LEVEL else "white"
+        face = colour if "*" in label else "white"
         axes.plot(cell.ours.mean - cell.paper, place, "o", color=colour, markerfacecolor=face, markersize=6)
         name = f"{runs.DATA[cell.scenario]} {cell.regime}, {runs.NAMES[cell.method]}"
         labels.append(f"{name}, K = {cell.group.buffer:,} (n = {cell.ours.n})")
     axes.axvline(0, color="#999999", linewidth=1)
-    axes.set(xlim=(-17, 17), xlabel="accuracy, ours minus the paper's, points; bar: 95% interval")
+    axes.set(xlabel="accuracy, ours minus the paper's, points; bar: 95% interval")
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)

@@ -40,10 +40,12 @@ def targets() -> str:
             found = f"{group.mean('accuracy')} ({len(group.results)})" if group else "not run"
             minus = difference(group, gcr.group, "accuracy")[1] if group and gcr else "–"
             others = [str(cell.ours) if cell else "–" for cell in (gcr, der)]
+            held = [f"{of.memory_bytes:,}" if of else "–" for of in (group, gcr and gcr.group, der and der.group)]
             (cell,) = paper.find(f"{regime}-accuracy", scenario=scenario, protocol="class-il", metric="accuracy",
                                  method="gcr", buffer=buffer)  # fmt: skip
-            rows.append([name, f"{buffer:,}", found, str(target), minus, *others, f"{cell.mean:.2f}"])
-    return markdown(["scenario", "K", "GCR+ (seeds)", "target", "minus GCR", "GCR", "DER++", "paper's GCR"], rows)
+            rows.append([name, f"{buffer:,}", found, str(target), minus, *others, f"{cell.mean:.2f}", *held])
+    head = ["scenario", "K", "GCR+ (seeds)", "target", "minus GCR", "GCR", "DER++", "paper's GCR"]
+    return markdown([*head, "bytes, GCR+", "GCR", "DER++"], rows)
 
 
 CELLS = [(scenario, online) for online in (True, False) for scenario in ("seq-cifar10", "seq-cifar100")]
@@ -60,14 +62,11 @@ def comparisons() -> str:
     runs, found = read("gcr-plus-comparisons"), []
     for scenario, online in CELLS:
         start, regime = _start(scenario, online), "online" if online else "offline"
-        gcr, der = (
-            cell.group if (cell := places().get((regime, scenario, 500, method))) else None
-            for method in ("gcr", "der++")
-        )
-        opponents = {"GCR as published": variants_base(scenario, 500) if online else gcr}  # seeds as announced
+        gcr, der = (places().get((regime, scenario, 500, method)) for method in ("gcr", "der++"))
+        opponents = {"GCR as published": variants_base(regime, scenario, 500) if gcr else None}  # seeds as announced
         opponents |= {text: runs.get(f"{start}as-{key}") for key, text in AS_OTHERS.items()}
         er_ace = runs.get(f"{scenario}{'-online' if online else ''}-er-ace-k500")
-        opponents |= dict(zip(UNTESTED, (der, er_ace), strict=True))
+        opponents |= dict(zip(UNTESTED, (der.group if der else None, er_ace), strict=True))
         for name, group in opponents.items():
             plus = read("gcr-plus")[f"{start}k500"] if "published" in name else own(scenario, online)
             if group is not None and plus is not None:

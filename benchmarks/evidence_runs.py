@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from gcr.analysis.statistics import Spread, compare, holm, one_sample_p, spread,
 ROOT = Path(__file__).resolve().parents[1]
 MORE_SEEDS = {"online": (), "offline": ("offline-selection",)}  # files with further seeds of the same experiments
 LEVEL = 0.05
+CHOSE_VARIANT = (("seq-cifar10", 500), ("seq-cifar100", 2000))  # GCR offline: its seeds below 5 chose its variant
 AT_TASK_ENDS = ("gem", "icarl")  # evaluated there alone, online: their forgetting and any-time accuracy do not compare
 NAMES = {
     "finetune": "finetune", "er": "ER", "gem": "GEM", "a-gem": "A-GEM", "gss": "GSS", "icarl": "iCaRL", "mir": "MIR",
@@ -71,6 +72,11 @@ class Cell:
     group: Group
     metric: str
     paper: float
+    chose: Group | None = None  # seeds that chose a setting of it: the cell itself only until there are others
+
+    @property
+    def place(self) -> tuple[str, str, int, str]:
+        return self.regime, self.scenario, self.group.buffer, self.method
 
     @property
     def ours(self) -> Spread:
@@ -85,20 +91,25 @@ class Cell:
 
     @property
     def comparable(self) -> bool:
-        return not (self.metric == "forgetting" and self.regime == "online" and self.method in AT_TASK_ENDS)
+        at_task_ends = self.metric == "forgetting" and self.regime == "online" and self.method in AT_TASK_ENDS
+        return not at_task_ends and self.group is not self.chose
 
 
 @cache
 def read(name: str) -> dict[str, Group]:
     """The groups of a packed file, by their path."""
     groups: dict[str, Group] = {}
+    for row in lines_of(name):
+        group = groups.setdefault(row["path"].rsplit("/", 1)[0], Group(row["experiment"], {}))
+        group.results[row["experiment"]["seed"]] = row["result"]
+    return groups
+
+
+def lines_of(name: str) -> Iterator[dict[str, Any]]:
+    """The runs of a packed file: path, experiment and result of each."""
     with gzip.open(ROOT / "results" / f"{name}.jsonl.gz", "rt") as lines:
         next(lines)  # the header
-        for line in lines:
-            row = json.loads(line)
-            group = groups.setdefault(row["path"].rsplit("/", 1)[0], Group(row["experiment"], {}))
-            group.results[row["experiment"]["seed"]] = row["result"]
-    return groups
+        yield from map(json.loads, lines)
 
 
 @cache
@@ -122,10 +133,15 @@ def cells(metric: str) -> list[Cell]:
             reservoir = method == "gcr" and group.experiment["memory"]["selector"]["name"] == "reservoir"
             method = "gcr + reservoir" if reservoir else method
             table = "ablation" if reservoir else f"{regime}-{metric}"
+            chose = None
+            if (regime, method) == ("offline", "gcr") and (group.experiment["scenario"], group.buffer) in CHOSE_VARIANT:
+                chose = Group(group.experiment, {seed: of for seed, of in group.results.items() if seed < 5})
+                fresh = Group(group.experiment, {seed: of for seed, of in group.results.items() if seed >= 5})
+                group = fresh if fresh.results else chose
             wanted = {"protocol": "class-il", "scenario": group.experiment["scenario"], "metric": metric}
             for cell in paper.find(table, method=method, buffer=group.buffer, **wanted):
                 if cell.mean is not None:
-                    found.append(Cell(regime, cell.scenario, method, group, metric, cell.mean))
+                    found.append(Cell(regime, cell.scenario, method, group, metric, cell.mean, chose))
     order = list(NAMES)
     return sorted(found, key=lambda c: (c.regime == "offline", c.scenario, c.group.buffer, order.index(c.method)))
 
@@ -133,12 +149,15 @@ def cells(metric: str) -> list[Cell]:
 @cache
 def places() -> dict[tuple[str, str, int, str], Cell]:
     """Cells of accuracy by regime, scenario, buffer size and method."""
-    return {(c.regime, c.scenario, c.group.buffer, c.method): c for c in cells("accuracy")}
+    return {cell.place: cell for cell in cells("accuracy")}
 
 
-def variants_base(scenario: str, buffer: int) -> Group:
-    """GCR online with the seeds of its variants, for paired tests. Where they chose its contrast the paper's cell has
-    fresh ones instead."""
+def variants_base(regime: str, scenario: str, buffer: int) -> Group:
+    """GCR with the seeds of its variants, for paired tests. Where they chose a setting of it the paper's cell has fresh
+    ones instead."""
+    if regime == "offline":
+        cell = places()[regime, scenario, buffer, "gcr"]
+        return cell.chose or cell.group
     first_seeds = read("online-variants").get(f"{scenario}-online-gcr-k{buffer}-seeds-that-chose")
     return first_seeds or places()["online", scenario, buffer, "gcr"].group
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 
 import evidence_library as library
 import evidence_other as other
@@ -53,31 +52,36 @@ def counts() -> str:
     return markdown(["", "cells", "inside", "above (starred)", "below (starred)", "undecided"], rows)
 
 
-def online(metric: str, theirs: int = 0) -> str:
-    """GCR minus every other method online, by Welch's test. ``theirs``: the others' K, next to GCR's smallest."""
-    groups = {(c.scenario, c.group.buffer, c.method): c.group for c in cells("accuracy") if c.regime == "online"}
-    left_out = ("gcr", *(AT_TASK_ENDS if metric == "anytime" else ()))
+def others(regime: str, metric: str, theirs: int = 0) -> str:
+    """GCR minus every other method: online by Welch's test, offline in pairs where seeds are common. ``theirs``: the
+    others' K, next to GCR's smallest."""
+    groups = {(c.scenario, c.group.buffer, c.method): c.group for c in cells("accuracy") if c.regime == regime}
+    left_out = ("gcr", "gcr + reservoir", *(AT_TASK_ENDS if metric == "anytime" else ()))
     methods = [name for name in NAMES if name not in left_out and any(method == name for _, _, method in groups)]
     starts, differences = [], []
-    sizes = [200] if theirs else sorted({buffer for _, buffer, _ in groups})
-    for scenario, buffer in product(dict.fromkeys(scenario for scenario, *_ in groups), sizes):
+    for scenario, buffer in dict.fromkeys((scenario, buffer) for scenario, buffer, _ in groups):
+        if theirs and buffer != 200:
+            continue
         gcr = groups[scenario, buffer, "gcr"]
-        others = [groups.get((scenario, theirs or buffer, method)) for method in methods]
-        sizes_text = f"{buffer:,}, others {theirs:,}" if theirs else f"{buffer:,}"
-        starts.append([DATA[scenario], sizes_text, str(gcr.mean(metric))])
-        differences.append([None if of is None else difference(gcr, of, metric, paired=False) for of in others])
-    head = ["data", "K", f"GCR, {METRICS[metric]}", *(f"minus {NAMES[method]}" for method in methods)]
+        rivals = [groups.get((scenario, theirs or buffer, method)) for method in methods]
+        sizes = f"{buffer:,}, others {theirs:,}" if theirs else f"{buffer:,}"
+        held = [f"{of.memory_bytes:,}" for of in (gcr, groups[scenario, theirs or buffer, "der++"])]
+        starts.append([DATA[scenario], sizes, *held, str(gcr.mean(metric))])
+        paired = regime == "offline"
+        differences.append([None if of is None else difference(gcr, of, metric, paired) for of in rivals])
+    minus = [f"minus {NAMES[method]}" for method in methods]
+    head = ["data", "K", "bytes, GCR", "DER++", f"GCR, {METRICS[metric]}", *minus]
     return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
 
 
 def coverage() -> str:
-    verdicts = {(metric, id(cell.group)): (cell, label) for metric in ("accuracy", "forgetting")
+    verdicts = {(metric, cell.place): (cell, label) for metric in ("accuracy", "forgetting")
                 for cell, label in judged(metric)}  # fmt: skip
     rows = []
     for cell in cells("accuracy"):
         row = [f"{DATA[cell.scenario]} {cell.regime}", NAMES[cell.method], f"{cell.group.buffer:,}", str(cell.ours.n)]
         for metric in ("accuracy", "forgetting"):
-            of, label = verdicts.get((metric, id(cell.group)), (None, ""))
+            of, label = verdicts.get((metric, cell.place), (None, ""))
             row += [str(of.ours), f"{of.paper:.2f}", label] if of else [str(cell.group.mean(metric)), "–", "–"]
         rows.append([*row, str(cell.group.mean("forgetting_with_last")), f"{cell.group.memory_bytes:,}"])
     head = [
@@ -104,14 +108,14 @@ def selection() -> str:
     kinds = ("default", "weights-unit", "rows-random", "class-balanced")
     cases: dict[str, list[Group | None]] = {
         f"{DATA[scenario]}, K = {buffer:,}, online": [
-            variants_base(scenario, buffer),
+            variants_base("online", scenario, buffer),
             *(online.get(f"{scenario}-online-gcr-k{buffer}-{what}") for what in ROWS),
         ]
         for scenario, buffer, _ in ONLINE
         if any(f"{scenario}-online-gcr-k{buffer}-{what}" in online for what in ROWS)
     } | {
         "S-CIFAR-10, K = 500, offline": [
-            places()["offline", "seq-cifar10", 500, "gcr"].group,
+            variants_base("offline", "seq-cifar10", 500),
             None,
             None,
             offline["seq-cifar10-gcr-k500-class-balanced"],
@@ -155,7 +159,7 @@ POINTS = (  # setting, the paper's text, the released code
 def points() -> str:
     """What each point is worth: the released code's choice minus the paper's, all other points at the default."""
     digits, cifar = read("digits-open-points"), read("online-variants")
-    base = variants_base("seq-cifar10", 500)
+    base = variants_base("online", "seq-cifar10", 500)
     measured = {name: cifar[f"seq-cifar10-online-gcr-k500-{kind}"] for name, kind in
                 (("normalise", "normalise-size"), ("contrast", "logits"))}  # fmt: skip
     differences: list[list[tuple[float, str] | None]] = []
@@ -234,7 +238,7 @@ def variants() -> str:
     tests: list[list[tuple[float, str] | None]] = []
     for label, place, others in cases:
         cell, online_cell = places()[*place, "gcr"], place[0] == "online"
-        base, paper = variants_base(*place[1:]) if online_cell else cell.group, f"{cell.paper:.2f}"
+        base, paper = variants_base(*place), f"{cell.paper:.2f}"
         default = "default" if online_cell else "default (released)"
         lines.append([label, default, str(len(base.results)), str(base.mean("accuracy")), paper])
         tests.append([None, None])
@@ -248,9 +252,10 @@ def variants() -> str:
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "coverage": ("docs/evidence.md", coverage),
     "counts": ("docs/evidence.md", counts),
-    "online": ("docs/online.md", partial(online, "anytime")),
-    "online-bytes": ("docs/online.md", partial(online, "anytime", theirs=500)),
-    "online-final": ("docs/online.md", partial(online, "accuracy")),
+    "online": ("docs/online.md", partial(others, "online", "anytime")),
+    "online-bytes": ("docs/online.md", partial(others, "online", "anytime", theirs=500)),
+    "online-final": ("docs/online.md", partial(others, "online", "accuracy")),
+    "offline": ("docs/evidence.md", partial(others, "offline", "accuracy")),
     "selection": ("docs/evidence.md", selection),
     "points": ("docs/reproduce.md", points),
     "figures": ("README.md", figures),
@@ -276,6 +281,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "noise": ("docs/choose.md", other.noise),
     "precision": ("docs/reproduce.md", other.precision),
     "corrupted": ("docs/appendix.md", other.corrupted),
+    "provenance": ("results/README.md", other.provenance),
     "faults": ("docs/faults.md", other.faults),
     "gcr-plus": ("docs/gcr-plus.md", plus.targets),
     "gcr-plus-comparisons": ("docs/gcr-plus-parts.md", plus.comparisons),
