@@ -1,6 +1,6 @@
 """From a cell of the paper to the run that repeats it, and from a run to whether it does.
 
-The paper fixes data, network, epochs, batches and what its search chose. It leaves open much else (how weights are
+The paper fixes data, network, epochs, batches and what its search chose. It leaves some points open (how weights are
 normalised, what selection sees, …): runs that differ there are repetitions too, of other variants.
 """
 
@@ -13,30 +13,20 @@ from gcr.experiments.experiment import Experiment, compose
 from gcr.experiments.names import plain
 from gcr.paper.tables import Cell, chosen, label
 
-FIXED = {
-    "scenario",
-    "model",
-    "method.name",
-    "selector.name",
-    "selector.replace",  # options of ours, off in the paper
-    "selector.trim",
-    "selector.rows",
-    "selector.weights",
-    "memory.buffer",
-    "memory.replay_batch",
-    "memory.candidates",
-    "memory.every",
-    "memory.pool",  # these three are ours, too
-    "memory.kept_weights",
-    "memory.statistics",
-    "optimizer.name",
-    "optimizer.momentum",
-    "optimizer.weight_decay",
-    "training.epochs",
-    "training.batch",
-    "training.repeats",
-    "training.ghost_batches",
-}
+OPEN = {
+    "seed",
+    "training.precision",
+    "memory.sampling",
+    "memory.admit",
+    "memory.pool_view",
+    "memory.pool_mode",
+    "selector.shares",
+    "selector.negative",
+    "selector.atoms",
+    "selector.ridge",
+    "selector.tolerance",
+    "selector.gradients",
+}  # and details of a method's loss; everything else is fixed, options of ours by being off
 
 
 def experiment(cell: Cell, seed: int, values: Mapping[str, Any] | None = None) -> Experiment:
@@ -58,9 +48,9 @@ def departures(run: Experiment, cell: Cell, values: Mapping[str, Any] | None = N
     found = []
     for key, value in asked.items():
         name = plain(key)
-        fixed = key in FIXED or name in values or (key.startswith("stream.") and key != "stream.stream")
-        fixed = fixed or (key == "stream.stream" and cell.regime == "online")
-        if fixed and there.get(key) != value:
+        open_to_all = key in OPEN or (key.startswith("method.") and key != "method.name")
+        unused = key == "stream.stream" and cell.regime == "offline"
+        if (name in values or not (open_to_all or unused)) and there.get(key) != value:
             owner = whose if name in values else "the paper's"
             found.append(f"{name if name != 'name' else key} is {there.get(key)}, {owner} {value}")
     return found

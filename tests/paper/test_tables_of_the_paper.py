@@ -204,6 +204,11 @@ def test_departures_of_runs():
     assert paper.departures(text, by_class) == []
     reservoir = replace(run, memory=compose("seq-cifar10", "er").memory)
     assert any("selector.name is reservoir" in text for text in paper.departures(reservoir, by_class))
+    for name in ("power", "shrink", "trim", "pool_views"):  # options of ours, given as a user would
+        ours = {name: 3, "pool_view": "weak"} if name == "pool_views" else {name: 0.5}
+        given = {"lr": 0.03, "beta": 0.1, "variant": "paper"} | ours
+        (departure,) = paper.departures(compose("seq-cifar10", "gcr", overrides=given), by_class)
+        assert departure.startswith(f"{name} is {ours[name]}, the paper's ")
     tuned = replace(run, stream=replace(run.stream, validation=0.1))
     assert paper.departures(tuned, by_class) == ["validation is 0.1, the paper's 0.0"]
 
