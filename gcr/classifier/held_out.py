@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -182,10 +183,7 @@ def sign_test(lost: int, gained: int) -> float:
 
 
 def counts(labels: Iterable[str]) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for label in labels:
-        found[label] = found.get(label, 0) + 1
-    return found
+    return Counter(labels)
 
 
 def joined(first: Tensor | None, second: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Experiments: their description, their folders, the engine that trains them, tables and report."""
+"""Experiments as frozen JSON: names to objects, defaults, variants of GCR."""

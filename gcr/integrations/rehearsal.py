@@ -267,11 +267,6 @@ def layout_of(x: Any) -> Layout:
     return Layout("tensor", (Part("", str(x.dtype).removeprefix("torch."), tuple(x.shape[1:])),))
 
 
-def _first(x: Any) -> Tensor:
-    tensor: Tensor = next(iter(x.values())) if isinstance(x, Mapping) else x[0]
-    return tensor
-
-
 class PassedAlready:
     """A network for ``Method.loss`` that the new batch has gone through before."""
 

@@ -81,12 +81,6 @@ class ClsEr(Method):
             averaged = [extras[f"{copy}.{name}"] for name, _ in net.named_parameters()]
             update_ema(averaged, list(net.parameters()), share)
 
-    def predictor_state(self, extras: Extras) -> Extras:
-        return {name: tensor for name, tensor in extras.items() if name.startswith("stable.")}
-
-    def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
-        return logits_of_copy("stable.", net, images, extras)
-
     @torch.no_grad()
     def _teacher(self, net: Network, old: Batch, extras: Extras) -> Tensor:
         """For each example the logits of the copy that is surer of its label; the plastic one's where they tie."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from gcr.methods.method import Extras
 from gcr.models import Network, statistics
 
 
@@ -41,12 +40,12 @@ def update_ema(averages: list[Tensor], current: list[Tensor], share: Tensor) -> 
     torch._foreach_add_(averages, torch._foreach_mul(current, share))
 
 
-def logits_of_copy(prefix: str, net: Network, images: Tensor, extras: Extras) -> Tensor:
+def logits_of_copy(prefix: str, net: Network, images: Tensor, extras: dict[str, Tensor]) -> Tensor:
     """Logits with the copy's tensors in place of the network's. In training mode its running statistics change."""
     logits: Tensor = functional_call(net, copy_in(prefix, extras), (images,))
     return logits
 
 
-def copy_in(prefix: str, extras: Extras) -> dict[str, Tensor]:
+def copy_in(prefix: str, extras: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a copy under the network's own names; none without a prefix."""
     return {name.removeprefix(prefix): tensor for name, tensor in extras.items() if prefix and name.startswith(prefix)}

@@ -10,7 +10,6 @@ distillation and label terms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,7 +26,6 @@ from gcr.methods.losses import (
 )
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
-from gcr.models.network import Output
 from gcr.settings import setting
 
 
@@ -62,27 +60,18 @@ class Gcr(Method):
         return (*weak, Replay(views=("strong", "strong"))) if self.gamma > 0 else weak
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
-        output, *old = self.outputs(net, new, replay)
-        value = self.add_replay(new.cross_entropy(output.logits), old, replay)
+        weak, strong = [batch.images for batch in replay[:2]], [torch.cat(batch.views) for batch in replay[2:]]
+        output, *old = net.each(new.images, *weak, *strong)
+        value = new.cross_entropy(output.logits)
+        if replay:
+            distil, label, *contrast = replay
+            value = value + self.alpha * self.mean(distillation(old[0].logits, distil.logits), distil)
+            value = value + self.beta * self.mean(label_loss(old[1].logits, label.labels), label)
+            for batch, both in zip(contrast, old[2:], strict=True):  # its two views lie one behind the other
+                first, second = (both.features.float() if self.contrast == "features" else both.logits).chunk(2)
+                contrasted = supervised_contrast(first, second, batch.labels, self.temperature)
+                value = value + self.gamma * self.mean(contrasted, batch)
         return Loss(value, output.logits.detach(), old[0].logits.detach() if old else None)
-
-    def outputs(self, net: Network, new: Batch, replay: tuple[Batch, ...]) -> tuple[Output, ...]:
-        """Of the new batch, and of each replay minibatch; the two views of the last lie one behind the other."""
-        weak, strong = [old.images for old in replay[:2]], [torch.cat(old.views) for old in replay[2:]]
-        return net.each(new.images, *weak, *strong)
-
-    def add_replay(self, value: Tensor, outputs: Sequence[Output], replay: tuple[Batch, ...]) -> Tensor:
-        """The loss of new examples plus the three replay terms."""
-        if not replay:
-            return value
-        distil, label, *contrast = replay
-        value = value + self.alpha * self.mean(distillation(outputs[0].logits, distil.logits), distil)
-        value = value + self.beta * self.mean(label_loss(outputs[1].logits, label.labels), label)
-        for batch, output in zip(contrast, outputs[2:], strict=True):
-            first, second = (output.features.float() if self.contrast == "features" else output.logits).chunk(2)
-            contrasted = supervised_contrast(first, second, batch.labels, self.temperature)
-            value = value + self.gamma * self.mean(contrasted, batch)
-        return value
 
     def residual(self, logits: Tensor, batch: Batch) -> Tensor:
         by_distillation = distillation_residual(logits, batch.logits)

@@ -128,9 +128,3 @@ class GcrPlus(Method):
         """They are not new when they are replayed. A network that others trained does not become the old network:
         held to its answers, new classes were learned more slowly on digits."""
         extras["seen"].index_fill_(0, labels, True)
-
-    def predictor_state(self, extras: Extras) -> Extras:
-        return {name: tensor for name, tensor in extras.items() if name.startswith(EMA)}
-
-    def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
-        return logits_of_copy(EMA, net, images, extras)

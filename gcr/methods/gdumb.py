@@ -11,7 +11,6 @@ box of each image, a share ``1 - m`` of it, comes from another of the minibatch,
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gcr.augment import DRAWS
+from gcr.memory.randomness import generator
 from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
@@ -80,14 +80,14 @@ class Gdumb(Method):
         optimizer = torch.optim.SGD(
             parameters, self.max_lr, momentum=self.fitting_momentum, weight_decay=self.fitting_decay
         )
-        generator = np.random.default_rng(np.random.SeedSequence((*key, zlib.crc32(b"fitting"))))
+        draws = generator(key, "fitting")
         net.train()
         for epoch in range(self.fitting_epochs):
             optimizer.param_groups[0]["lr"] = self.lr_of(epoch)
-            for rows, uniforms in minibatches(generator, len(stored["label"]), self.fitting_batch):
+            for rows, uniforms in minibatches(draws, len(stored["label"]), self.fitting_batch):
                 at = torch.from_numpy(rows).to(stored["label"].device)
                 images = views.weak(stored["image"][at], torch.from_numpy(uniforms).to(at.device))
-                value = self.mixed_loss(net, images, stored["label"][at], stored["weight"][at], generator)
+                value = self.mixed_loss(net, images, stored["label"][at], stored["weight"][at], draws)
                 optimizer.zero_grad()
                 value.backward()
                 torch.nn.utils.clip_grad_norm_(parameters, self.clip)

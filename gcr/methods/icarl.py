@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional as F
 
+from gcr.methods.ema import logits_of_copy
 from gcr.methods.losses import weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
@@ -138,9 +138,8 @@ class Icarl(Method):
 @torch.no_grad()
 def targets(net: Network, images: Tensor, labels: Tensor, extras: Extras) -> Tensor:
     """What each output should be: the teacher's for earlier classes, else whether it is the label. [b, classes]"""
-    teacher = {name.removeprefix(TEACHER): tensor for name, tensor in extras.items() if name.startswith(TEACHER)}
     training = net.training
     net.eval()  # the teacher answers with the statistics it has gathered
-    said: Tensor = functional_call(net, teacher, (images,))
+    said = logits_of_copy(TEACHER, net, images, extras)
     net.train(training)
     return torch.where(extras["earlier"], said.sigmoid(), F.one_hot(labels, said.shape[1]).to(said.dtype))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gcr.methods.ema import logits_of_copy
 from gcr.methods.losses import label_residual
 from gcr.models import Network
 from gcr.settings import Settings
@@ -134,9 +135,9 @@ class Method(Settings):
 
     def predictor_state(self, extras: Extras) -> Extras:
         """Those of its tensors that ``predict`` reads; a finished run keeps them with its network."""
-        return extras
+        return {name: tensor for name, tensor in extras.items() if name.startswith(self.predictor)}
 
     def predict(self, net: Network, images: Tensor, extras: Extras) -> Tensor:
         """Scores of the classes for normalised images, in evaluation mode: [b, classes]."""
-        logits: Tensor = net(images)
+        logits: Tensor = logits_of_copy(self.predictor, net, images, extras) if self.predictor else net(images)
         return logits

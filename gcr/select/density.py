@@ -29,7 +29,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from gcr.select.coreset import Coreset, Pool, class_budgets, rows_by_class
+from gcr.select.coreset import Coreset, Pool, choose_per_class
 from gcr.settings import Settings, setting
 
 # Least variance in any direction, as a share of the pool's mean variance; and where the pool has none at all.
@@ -53,16 +53,13 @@ class Density(Settings):
         assert pool.features is not None
         points = project(pool.features.double(), pool.weights.double(), self.dimensions)
         floor = RELATIVE_FLOOR * float(points.var(0, correction=0).mean()) + ABSOLUTE_FLOOR
-        classes = rows_by_class(pool.labels)
-        budgets = class_budgets([len(rows) for rows in classes], budget)
-        chosen = []
-        for rows, share in zip(classes, budgets, strict=True):
+
+        def choose(rows: Tensor, share: int) -> Tensor:
             own = points[rows]
             mixture = fit(own, _shares(pool.weights[rows].double()), self.components, self.iterations, floor)
-            density = log_density(own, mixture)
-            chosen.append(rows[density.argsort(descending=True, stable=True)[:share]])
-        all_rows = torch.cat(chosen).sort().values
-        return Coreset(all_rows, torch.ones_like(pool.weights[all_rows]))
+            return log_density(own, mixture).argsort(descending=True, stable=True)[:share]
+
+        return choose_per_class(pool, budget, choose)
 
 
 class Mixture(NamedTuple):
