@@ -20,7 +20,7 @@ from gcr.learner.checks import (
 )
 from gcr.learner.class_weights import ClassWeights, Given
 from gcr.learner.engine import AT_ONCE, Engine
-from gcr.learner.head import grow_head
+from gcr.learner.head import grow_head, refuse_tied
 from gcr.learner.inputs import Layout, as_one
 from gcr.learner.labels import Labels
 from gcr.learner.views import Augment, Own, Plain, make_views
@@ -80,6 +80,7 @@ class Core:
     def logits(self, x: Any) -> Tensor:
         """Scores of the known classes, on the CPU: [n, classes]."""
         engine = self._engine("predict")
+        engine.refuse_diverged()
         assert self.layout is not None
         rows = self.layout.rows(x)
         parts = [engine.logits(self._features(part.to(self.device))).cpu() for part in rows.split(AT_ONCE)]
@@ -111,9 +112,16 @@ class Core:
     def step(self, rows: Tensor, labels: Tensor, offers: bool = True) -> None:
         """Train on a batch from ``take``."""
         assert self.engine is not None
-        if (weights := self.engine.state.class_weights) is not None:
+        if offers and (weights := self.engine.state.class_weights) is not None:
             self.class_weights.update(weights, labels, self.labels.known)
         self.engine.step(rows, labels, offers)
+
+    def follow_layers(self) -> None:
+        """Layers may have been put into ``net``, or replaced, since the last step."""
+        engine = self._engine("follow_layers")
+        if self.frozen and self._trunk.head is not engine.state.net.head:
+            raise BadInput("the head of net was replaced, which frozen=True does not follow; make a new Learner")
+        engine.follow_layers()
 
     def take_all(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """The same for a whole task, which need not fit the device: rows stay where they are, numbers on the CPU."""
@@ -145,6 +153,7 @@ class Core:
         optimizer = self.optimizer
         if n_classes > network.head.out_features:
             given = optimizer if isinstance(optimizer, AnyOptimizer) else None
+            refuse_tied(network)
             grow_head(network.head, n_classes, self.seed, given)
         trained: Network = network
         views, shape, dtype = make_views(layout, self.augment), layout.shape, layout.dtype
@@ -177,6 +186,8 @@ class Core:
         engine.made_optimizer, engine.state.clip = optimizer is not self.optimizer, self.clip
         if self.class_weights.given is not None:
             engine.state.class_weights = torch.ones(engine.n_outputs, device=self.device)
+        if len(self.labels):  # classes that net knows already
+            self.method.note_remembered(torch.arange(len(self.labels), device=self.device), engine.state.extras)
         self.optimizer, self.layout, self.engine = optimizer, layout, engine
 
     def _rows_and_numbers(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:

@@ -11,10 +11,10 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gcr.augment import AnyViews
-from gcr.learner.head import grow_head, grown_extras
+from gcr.learner.head import grow_head, grown_extras, refuse_tied
 from gcr.memory import Policy
 from gcr.memory.randomness import generator
 from gcr.methods import Method
@@ -22,7 +22,7 @@ from gcr.models import Network
 from gcr.settings import BadInput, Misfit
 from gcr.training.loop import own_cuda_stream
 from gcr.training.numerics import computing
-from gcr.training.optimizer import AnyOptimizer, add_parameters, make_capturable, trained_parameters
+from gcr.training.optimizer import AnyOptimizer, add_parameters, drop_parameters, make_capturable, trained_parameters
 from gcr.training.randomness import EpochDraws, StepDraws
 from gcr.training.reselect import order_by_herding, recompute_bn_on_memory, reselect
 from gcr.training.settings import Training
@@ -37,6 +37,9 @@ PLACE = ("steps", "batch", "offered", "arrived", "tasks", "selections")  # numbe
 
 class Engine:
     """``shape`` and ``dtype`` are those of an example as memory keeps it."""
+
+    layers: list[nn.Parameter]  # of the network when it was last looked at
+    learns: list[bool]  # which of them wanted a gradient then
 
     def __init__(
         self,
@@ -135,30 +138,48 @@ class Engine:
 
     def grow(self, n_outputs: int) -> None:
         """Give the head more outputs. What memory has stored does not know them."""
-        state = self.state
-        grow_head(state.net.head, n_outputs, self.seed, state.optimizer)
+        state, head = self.state, self.state.net.head
+        refuse_tied(state.net)
+        before = [id(parameter) for parameter in head.parameters()]
+        grow_head(head, n_outputs, self.seed, state.optimizer)
+        grown = dict(zip(before, head.parameters(), strict=True))
+        self.layers = [grown.get(id(parameter), parameter) for parameter in self.layers]
+        self._widen()
+        self._follow_layers()
+
+    def follow_layers(self) -> None:
+        """Layers that were put into the network, or replaced, since it was last looked at learn from now on."""
+        now = list(self.state.net.parameters())
+        if len(now) != len(self.layers) or any(a is not b for a, b in zip(now, self.layers, strict=True)):
+            self.state.net.to(self.device)
+            self._widen()
+            self._follow_layers()
+
+    def _widen(self) -> None:
+        """What goes with the outputs, where the head has more of them."""
+        state, n_outputs = self.state, self.n_outputs
         if state.memory is not None:
             state.memory.widen_logits(n_outputs)
         if state.class_weights is not None:
             state.class_weights = torch.cat(
                 [state.class_weights, state.class_weights.new_ones(n_outputs - len(state.class_weights))]
             )
-        self._follow_layers()
 
     def _note_layers(self) -> None:
         self.layers = list(self.state.net.parameters())
         self.learns = [parameter.requires_grad for parameter in self.layers]
 
     def _follow_layers(self) -> None:
-        """The head has grown, or layers have been frozen or unfrozen since the last step."""
-        state, learned = self.state, self.learns
-        self._note_layers()
+        """The head has grown, or layers have been frozen, unfrozen, put in or replaced since the last step."""
+        state, now = self.state, list(self.state.net.parameters())
         if self.made_optimizer:
-            new = [p for p, before in zip(self.layers, learned, strict=False) if p.requires_grad and not before]
-            add_parameters(state.optimizer, new)
+            learned = {parameter for parameter, learns in zip(self.layers, self.learns, strict=True) if learns}
+            drop_parameters(state.optimizer, set(self.layers).difference(now))
+            add_parameters(state.optimizer, [p for p in now if p.requires_grad and p not in learned])
             if self.mode != "eager":
                 make_capturable(state.optimizer)
         state.parameters = trained_parameters(state.optimizer, state.net)
+        self._note_layers()
         state.extras = grown_extras(self.method, state.net, state.extras)
         if self.batch:
             self._make_runner()

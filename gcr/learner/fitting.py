@@ -109,6 +109,7 @@ class Training:
             if step == 0:
                 state.loss_sum.zero_()
                 state.correct.zero_()
+                self.learner.follow_layers()
                 self._begin()
             late = len(self.learner.labels) > self.known and number > 0  # classes that a loader did not bring before
             offers = number == 0 or (late and int(labels.max()) >= self.known)

@@ -47,6 +47,17 @@ def refuse_computed(head: nn.Linear) -> None:
         )
 
 
+def refuse_tied(net: Network) -> None:
+    """A head whose parameters another layer holds, too: that layer would keep the old ones."""
+    own = {id(parameter) for parameter in net.head.parameters()}
+    for name, layer in net.named_modules():
+        if layer is not net.head and any(id(p) in own for p in layer._parameters.values() if p is not None):
+            raise BadInput(
+                f"the head cannot grow: {name.removeprefix('net.')} has the same weight; give net one output per class "
+                "from the start, or a head with a weight of its own"
+            )
+
+
 def replace_parameter(optimizer: AnyOptimizer, old: nn.Parameter, new: nn.Parameter) -> None:
     """In the optimizer's groups and memory. What it remembers in other shapes than the parameter's begins anew."""
     if not isinstance(optimizer, Optimizer):
@@ -81,11 +92,16 @@ def cut_or_grow(head: nn.Linear, n_outputs: int, seed: int, optimizer: AnyOptimi
 
 
 def grown_extras(method: Method, net: Network, extras: Extras) -> Extras:
-    """The method's own tensors for a network that has grown, or learns in other layers: old values in front, new ones
-    as at the beginning. Copies of layers that have been frozen stay."""
+    """The method's own tensors for a network that has grown, or has or learns in other layers: old values in front, new
+    ones as at the beginning. Copies of layers that have been frozen stay, those of layers that are gone do not."""
     fresh = method.extras(net, 1)
+    there = {name for name, _ in [*net.named_parameters(), *net.named_buffers()]}
     for name, old in extras.items():
+        if name not in fresh and name.partition(".")[2] not in there:
+            continue
         new = fresh.get(name, old)
+        if new.shape[1:] != old.shape[1:] or new.shape[:1] < old.shape[:1]:  # another layer under its name
+            continue
         fresh[name] = old if old.shape == new.shape else padded(old, new.shape, new)
     return fresh
 

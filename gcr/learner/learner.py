@@ -92,6 +92,7 @@ class Learner(Core):
             )
         rows, labels = self.take(x, y)
         assert self.engine is not None
+        self.follow_layers()
         state = self.engine.state
         state.loss_sum.zero_()
         self.step(rows, labels)
@@ -171,6 +172,7 @@ class Learner(Core):
         """The network that predicts, as a module of its own in evaluation mode: a copy of ``net``, with averaged
         weights where the method averages them (``GcrPlus``, ``ClsEr``)."""
         engine = self._engine("predictor")
+        engine.refuse_diverged()
         method = engine.method
         if not method.predictor and type(method).predict is not Method.predict:
             raise BadInput(f"{method.name} predicts by a rule of its own, not by a network; use predict")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gcr.models.cast_weights import cast_weights
 from gcr.models.norm import BatchNorm, Trunk, keeps_minibatches_apart
@@ -39,6 +40,15 @@ class Network(nn.Module):
         self.trunk = trunk
         self.head = nn.Linear(n_features, n_classes)
         self.apart = keeps_minibatches_apart(trunk)
+
+    def train(self, mode: bool = True) -> Self:
+        """As any module, but BatchNorm layers whose parameters are all frozen stay in evaluation mode: their statistics
+        are part of what is frozen."""
+        super().train(mode)
+        for layer in self.modules() if mode else ():
+            if isinstance(layer, _BatchNorm) and layer.affine and not any(p.requires_grad for p in layer.parameters()):
+                layer.eval()
+        return self
 
     def features(self, images: Tensor) -> Tensor:
         """[b, c, h, w] -> [b, f]: the input of the head."""

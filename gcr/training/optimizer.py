@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -43,6 +43,17 @@ def add_parameters(optimizer: AnyOptimizer, parameters: Sequence[nn.Parameter]) 
     held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     if new := [parameter for parameter in parameters if parameter not in held]:
         optimizer.add_param_group({"params": new})
+
+
+def drop_parameters(optimizer: AnyOptimizer, parameters: Collection[nn.Parameter]) -> None:
+    """From its groups and memory; what it does not hold is no matter."""
+    if isinstance(optimizer, Sgd):
+        optimizer.parameters = [p for p in optimizer.parameters if p not in parameters]
+        return
+    for group in optimizer.param_groups:
+        group["params"] = [p for p in group["params"] if p not in parameters]
+    for parameter in parameters:
+        optimizer.state.pop(parameter, None)
 
 
 def apply_gradients(

@@ -185,3 +185,113 @@ def test_the_order_of_herding_needs_a_network_that_has_not_diverged():
         learner.observe(X[start : start + 8], Y[start : start + 8])
     with pytest.raises(BadInput, match="the loss became NaN or inf"):
         learner.end_task()
+
+
+class Adapter(nn.Module):
+    """A frozen layer, and a low-rank one next to it that begins at 0."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 16, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+@by_name
+@pytest.mark.parametrize("teach", ["fit", "observe"])
+def test_an_adapter_that_is_put_in_learns_and_is_saved(method, teach, tmp_path):
+    own = net()
+    learner = Learner(own, memory=12, method=method).fit(X, Y, epochs=1)
+    own[0] = Adapter(own[0])
+    before = own[0].base.weight.clone()
+    learner.fit(X, Y, epochs=1) if teach == "fit" else learner.observe(X, Y)
+    assert own[0].up.weight.any()
+    assert torch.equal(own[0].base.weight, before)
+    learner.save(tmp_path)
+    other = net(seed=3)
+    other[0] = Adapter(other[0])
+    torch.testing.assert_close(Learner.load(tmp_path, other).logits(X), learner.logits(X), rtol=0, atol=0)
+
+
+@by_name
+def test_a_head_that_is_replaced_learns_and_the_old_one_leaves_the_optimizer(method):
+    own = net()
+    learner = Learner(own, memory=12, method=method).fit(X, Y, epochs=1)
+    old, own[3] = own[3], nn.Linear(16, 3)
+    before = own[3].weight.clone()
+    learner.fit(X, Y, epochs=1)
+    assert not torch.equal(own[3].weight, before)
+    held = [p for group in learner.engine.state.optimizer.param_groups for p in group["params"]]
+    assert not any(p is q for p in held for q in old.parameters())
+    assert learner.engine.state.memory.columns["logits"].shape[1] == 3
+    learner.fit(*blobs([C], n=20), epochs=1)
+    assert len(learner.classes) == 3
+
+
+def test_a_layer_replaced_under_the_users_own_optimizer_is_refused():
+    own = net()
+    learner = Learner(own, memory=12, optimizer=torch.optim.Adam(own.parameters())).fit(X, Y, epochs=1)
+    own[0] = nn.Linear(8, 16)
+    for _ in range(2):
+        with pytest.raises(BadInput, match="optimizer holds parameters that are not the network's"):
+            learner.fit(X, Y, epochs=1)
+
+
+def test_frozen_features_do_not_follow_another_head():
+    own = net()
+    learner = Learner(own, memory=12, frozen=True).fit(X, Y, epochs=1)
+    own[3] = nn.Linear(16, 2)
+    with pytest.raises(BadInput, match="make a new Learner"):
+        learner.fit(X, Y, epochs=1)
+
+
+def test_statistics_of_frozen_batchnorm_stay():
+    own = net(frozen=(0, 1))
+    own[1].eval()
+    before = own[1].running_mean.clone()
+    Learner(own, memory=12).fit(X + 5, Y, epochs=1)
+    assert torch.equal(own[1].running_mean, before)
+    free = net(frozen=(0,))
+    before = free[1].running_mean.clone()
+    Learner(free, memory=12).fit(X + 5, Y, epochs=1)
+    assert not torch.equal(free[1].running_mean, before)
+
+
+def test_a_head_that_shares_its_weight_does_not_grow():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.codes, self.head = nn.Embedding(2, 8), nn.Linear(8, 2, bias=False)
+            self.head.weight = self.codes.weight
+
+        def forward(self, x):
+            return self.head(x + self.codes((x[:, 0] > 0).long()))
+
+    learner = Learner(Tied(), memory=12).fit(X, Y, epochs=1)
+    with pytest.raises(BadInput, match="codes has the same weight"):
+        learner.fit(*blobs([C], n=20))
+
+
+def test_a_network_that_diverged_does_not_predict():
+    own = net()
+    learner = Learner(own, memory=12).fit(X, Y, epochs=1)
+    own[3].bias.data.fill_(torch.nan)
+    learner.observe(X[:8], Y[:8])
+    for use in (lambda: learner.predict(X), learner.predictor):
+        with pytest.raises(BadInput, match="NaN or inf"):
+            use()
+
+
+@pytest.mark.parametrize("method", [ErAce(), GcrPlus()], ids=lambda method: method.name)
+def test_classes_that_the_network_knows_are_seen(method):
+    learner = Learner(net(), memory=12, method=method, classes=sorted(set(Y))).fit(*blobs([C], n=20), epochs=1)
+    assert learner.engine.state.extras["seen"].tolist() == [True, True, True]
+
+
+def test_balanced_weights_count_examples_not_passes():
+    learner = Learner(net(), memory=12, class_weight="balanced").fit(X, Y, epochs=4)
+    learner.fit(*blobs([C], n=20), epochs=2)
+    assert learner.class_weights.counts == [Y.count(label) for label in learner.classes[:2]] + [20]
