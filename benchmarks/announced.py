@@ -57,13 +57,13 @@ def main(cells: Iterable[Cell], about: str) -> None:
     wanted = given.train.split(",")
     if unknown := [study for study in wanted if study not in studies]:
         parser.error(f"no study {', '.join(unknown)}; there are {', '.join(studies)}")
-    first, of = map(int, given.share.split("/"))
-    if not 1 <= first <= of:
+    first, _, of = given.share.partition("/")
+    if not (first.isdecimal() and of.isdecimal() and 1 <= int(first) <= int(of)):
         parser.error(f"--share must be as 1/4, of the first to the last part, got {given.share}")
     status = 0
     for kind in (False, True):
         mine = [cell for cell in cells if cell.study in wanted and cell.deterministic == kind]
-        status = max(status, train(mine, given.out, first, of, given.pack, kind))
+        status = max(status, train(mine, given.out, int(first), int(of), given.pack, kind))
         if status >= 128:  # a signal
             break
     raise SystemExit(status)

@@ -38,7 +38,8 @@ def over_tasks() -> Figure:
     digits, variants = runs.read("digits-all"), runs.read("online-variants")
     joint = digits["offline/seq-digits-joint"].mean("accuracy").mean
     left.axhline(joint, color=COLOURS["joint"], linestyle=":", label="joint (upper bound)")
-    for name, path in (("GCR", "gcr-k100"), ("DER++", "derpp-k100"), ("ER", "er-k100"), ("finetune", "finetune")):
+    paths = {"GCR": "gcr-k100", "GCR+": "gcr-plus-k100", "DER++": "derpp-k100", "ER": "er-k100", "finetune": "finetune"}
+    for name, path in paths.items():
         _curve(left, name, digits[f"offline/seq-digits-{path}"], first=[0, 1, 2, 3, 4], seen=[1, 2, 3, 4, 5])
     left.set(title="digits, offline, K = 100, 5 seeds", xlabel="tasks learned", xticks=range(1, 6))
     online = {

@@ -51,8 +51,8 @@ def targets() -> str:
 CELLS = [(scenario, online) for online in (True, False) for scenario in ("seq-cifar10", "seq-cifar100")]
 TESTS = 12  # three comparisons in four cells
 AS_OTHERS = {
-    "der-k500": "DER++ with the same average and softmax",
-    "gcr-k250": "GCR with the same, its pool inside K",
+    "der-k500": "GCR+ with DER++'s terms and memory",
+    "gcr-k250": "GCR+ with GCR's memory, its pool inside K",
 }
 UNTESTED = ("DER++ as published", "ER-ACE, default values")  # announced as figures only
 
@@ -74,13 +74,14 @@ def comparisons() -> str:
                 final, anytime = (_over(seeds, plus, group, metric) for metric in ("accuracy", "anytime"))
                 texts = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, anytime)]
                 p = final.p if final.n == len(seeds) and name not in UNTESTED else None
-                found.append((f"{DATA[scenario]} {regime}", name, final.n, texts, p))
+                held = f"{group.memory_bytes:,}"
+                found.append((f"{DATA[scenario]} {regime}", name, final.n, held, texts, p))
     corrected = iter(after_holm([p for *_, p in found if p is not None], TESTS))
     rows = []
-    for where, name, n, texts, p in found:
+    for where, name, n, held, texts, p in found:
         after = f"{next(corrected):.2g}" if p is not None else "not tested"
-        rows.append([where, name, str(n), texts[0], after, texts[1]])
-    return markdown(["scenario", "GCR+ minus", "seeds", "final", "p, corrected", "any-time"], rows)
+        rows.append([where, name, held, str(n), texts[0], after, texts[1]])
+    return markdown(["scenario", "GCR+ minus", "its bytes", "seeds", "final", "p, corrected", "any-time"], rows)
 
 
 def _over(seeds: range, first: Group, second: Group, metric: str) -> Comparison:
@@ -180,7 +181,8 @@ def cost() -> str:
         ("gcr+", "GCR+", examples, plus.memory_bytes - examples),
     ):
         times = [f"{ms[method, pack]:.2f}" for pack in (1, 8)]
-        rows.append([name, *times, f"{ms[method, 8] / ms['gcr', 8]:.2f}", f"{kept:,}", f"{copies:,}"])
+        ratios = " / ".join(f"{ms[method, pack] / ms['gcr', pack]:.2f}" for pack in (1, 8))
+        rows.append([name, *times, ratios, f"{kept:,}", f"{copies:,}"])
     head = ["method", "ms a step, alone", "pack of 8", "of GCR's", "bytes of examples and logits", "of network copies"]
     return markdown(head, rows)
 

@@ -196,12 +196,12 @@ def figures() -> str:
         ("online", "seq-cifar10", 500),
         ("online", "seq-cifar100", 500),
         ("offline", "seq-cifar10", 500),
+        ("offline", "seq-cifar100", 500),
         ("offline", "seq-cifar100", 2000),
     ):
         label = f"{DATA[scenario]}, {regime}, K = {buffer:,}"
-        for method in ("der++", "gcr"):
-            cell = places()[regime, scenario, buffer, method]
-            rows.append([label, NAMES[method], *_numbers(cell.group, f"{cell.paper:.2f}")])
+        for cell in filter(None, (places().get((regime, scenario, buffer, method)) for method in ("der++", "gcr"))):
+            rows.append([label, NAMES[cell.method], *_numbers(cell.group, f"{cell.paper:.2f}")])
         group = ours.get((scenario, regime, 1, buffer))
         if group:
             rows.append([label, NAMES["gcr+"], *_numbers(group, "–")])

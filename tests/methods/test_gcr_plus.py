@@ -7,11 +7,14 @@ from named import Training, new_run, train
 from reference.driving import drive, fresh, same_network, same_rows
 from reference.gcr_algorithm import ReferenceGcrPlus
 from torch import nn
+from torch.nn import functional as F
 
 from gcr.experiments.experiment import compose
 from gcr.memory import BalancedReservoir, Policy
 from gcr.methods import Batch, GcrPlus, gcr_plus
+from gcr.methods.losses import supervised_contrast
 from gcr.models import attach, build
+from gcr.models.network import Output
 from gcr.select import GradApprox, ReducibleLoss, Typicality
 from gcr.training import Checkpoints, How, Stopped
 
@@ -176,6 +179,24 @@ def test_new_examples_leave_the_classes_of_earlier_tasks_alone():
         assert (gradient[4:] > 0).all()  # not seen yet: pushed down
 
 
+def test_weights_of_replayed_examples_and_the_temperature_count():
+    method, generator = GcrPlus(alpha=0.3, beta=0.7, gamma=0.2, temperature=0.5), torch.Generator().manual_seed(0)
+    weak, mild = (Output(*torch.randn(2, 3, 4, generator=generator)) for _ in range(2))
+    labels, weights, stored = torch.tensor([0, 2, 0]), torch.tensor([1.0, 3.0, 0.5]), torch.zeros(3, 4)
+    by_label = (F.cross_entropy(weak.logits, labels, reduction="none")
+                + F.cross_entropy(mild.logits, labels, reduction="none")) / 2  # fmt: skip
+    contrast = supervised_contrast(weak.features, mild.features, labels, 0.5)
+    values = 0.3 * weak.logits.square().sum(1) + 0.7 * by_label + 0.2 * contrast
+    found = method._on_replay(Batch((), labels, stored, weights), weak, mild)
+    torch.testing.assert_close(found, (values * weights).sum() / weights.sum())
+
+
+def test_values_are_those_of_the_registration():
+    of_loss = {"alpha": 0.003, "beta": 1.0, "gamma": 0.1, "keep": 0.02, "decay": 0.999, "window": 0.2}
+    assert all(getattr(GcrPlus(), name) == value for name, value in of_loss.items())
+    assert GcrPlus().replay_size(32) == 64
+
+
 def test_defaults_by_name():
     offline, online = (compose("seq-cifar10", "gcr+", overrides={"online": online}) for online in (False, True))
     assert (offline.run_name, online.run_name) == ("seq-cifar10-gcr-plus-k500", "seq-cifar10-online-gcr-plus-k500")
@@ -195,7 +216,8 @@ OTHER_MEMORIES = [
 
 
 @pytest.mark.parametrize("memory", OTHER_MEMORIES, ids=lambda memory: str(memory["selector"]))
-def test_a_run_with_another_memory_resumes_to_the_bit(memory, tmp_path):
+def test_a_run_with_another_memory_resumes_to_the_bit(memory, tmp_path, monkeypatch):
+    monkeypatch.setattr(gcr_plus, "FEW_STEPS", 2)  # so that there is an old network
     policy, training = Policy(buffer=12, replay_batch=8, **memory), Training(epochs=2, lr=0.05, batch=8)
 
     def part(stop, saved):
@@ -205,6 +227,7 @@ def test_a_run_with_another_memory_resumes_to_the_bit(memory, tmp_path):
 
     whole = part(lambda: False, None)
     list(whole.advance())
+    assert whole.state.extras["known"].any()
     first = part(lambda: first.state.steps == 11, Checkpoints(tmp_path, {}))
     with pytest.raises(Stopped):
         list(first.advance())

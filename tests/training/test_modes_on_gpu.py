@@ -9,7 +9,7 @@ from named import Training, new_run, train
 
 from gcr.experiments.experiment import compose
 from gcr.memory import POLICIES, BalancedReservoir, Policy
-from gcr.methods import METHODS, DerPlusPlus, Gcr, GcrPlus
+from gcr.methods import METHODS, DerPlusPlus, Gcr, GcrPlus, gcr_plus
 from gcr.runs.engine import run_all
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job
@@ -28,6 +28,12 @@ def same_bits_every_time():
     set_kernels(deterministic=True)
     yield
     set_kernels(deterministic=False)
+
+
+@pytest.fixture(autouse=True)
+def an_old_network(monkeypatch):
+    """That of gcr+, after stages as short as these."""
+    monkeypatch.setattr(gcr_plus, "FEW_STEPS", 2)
 
 
 def parts(method, precision="fp32", model="convnet", lr=0.05):
