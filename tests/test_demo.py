@@ -1,4 +1,4 @@
-"""``gcr demo`` as a user calls it: its table, its report, and every bit of its results.
+"""``gcr demo``: its table, its report, and every bit of its results. The quick tests train its seed 0 alone.
 
 A change that is meant to change numbers writes ``tests/digests.json`` again and says so; the last one made our own
 networks channels last on a CPU.
@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from conftest import HANG_SECONDS
 
+from gcr.cli import launch, main
 from gcr.cli.main import run_cli
 from gcr.experiments.experiment import compose
 from gcr.runs.folder import RunFolder
@@ -39,9 +40,16 @@ def here(*arguments):
     return code, out.getvalue(), err.getvalue()
 
 
+def demo_of_seed_0(out):
+    """In this process: a new one takes seconds to import torch, as do the workers that train several runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "SEEDS", range(1))
+        return here("demo", "--device", "cpu", "--processes", "1", "--out", out)
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory, request):
-    """Its folder and what it printed; one demo serves all test processes."""
+    """The folder of the demo with seed 0, and what it printed; one serves all test processes."""
     folder = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):
         folder = folder.parent
@@ -49,15 +57,15 @@ def demo(tmp_path_factory, request):
     with open(folder / "the-demo.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not printed.exists():
-            done = call_demo(out)
-            assert done.returncode == 0, done.stderr
-            printed.write_text(done.stdout)
+            code, said, errors = demo_of_seed_0(out)
+            assert code == 0, errors
+            printed.write_text(said)
     return out, printed.read_text()
 
 
-def accuracies(folder, method):
+def accuracies(folder, method, n=1):
     results = sorted(folder.glob(f"seq-digits-{method}/seed-*/result.json"))
-    assert len(results) == 3
+    assert len(results) == n
     return [json.loads(file.read_text())["class_il"]["accuracy"] for file in results]
 
 
@@ -97,35 +105,63 @@ def test_demo_prints_table_and_report(demo):
     assert (folder / "report.html").exists()
 
 
+def test_the_demo_is_six_methods_with_three_seeds(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(launch, "train_and_show", lambda jobs, *_, **__: asked.extend(jobs) or 0)
+    assert here("demo", "--out", tmp_path)[0] == 0
+    assert [job.experiment for job in asked] == [
+        compose("seq-digits", method, seed=seed, overrides={"epochs": 8}) for method in METHODS for seed in (0, 1, 2)
+    ]
+
+
 def test_demo_is_small(demo):
-    """18 runs of 370 steps take one to two minutes on two cores."""
+    """18 runs of 370 steps take one to two minutes on two cores. Here are those of one seed in three."""
     results = [json.loads(file.read_text()) for file in demo[0].rglob("result.json")]
-    assert len(results) == 18
-    assert sum(result["steps"] for result in results) <= 9000
+    assert len(results) == 6
+    assert sum(result["steps"] for result in results) <= 3000
 
 
-def test_demo_shows_what_replay_is_for(demo):
+def check_what_replay_is_for(folder, n):
     """GCR+, GCR and DER++ at least 30 points above finetune, and not above joint beyond noise."""
-    folder = demo[0]
-    finetune, joint = accuracies(folder, "finetune"), accuracies(folder, "joint")
+    finetune, joint = accuracies(folder, "finetune", n), accuracies(folder, "joint", n)
     for method in ("derpp-k100", "gcr-k100", "gcr-plus-k100"):
-        ours = accuracies(folder, method)
+        ours = accuracies(folder, method, n)
         assert mean(ours) >= mean(finetune) + 30
         assert mean(ours) <= mean(joint) + 2
 
 
+def test_demo_shows_what_replay_is_for(demo):
+    check_what_replay_is_for(demo[0], 1)
+
+
 def test_demo_again_keeps_what_is_there(demo):
     before = (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes()
-    done = call_demo(demo[0])
-    assert done.returncode == 0
-    assert "18 of 18 runs were there already" in done.stderr
+    code, _, errors = demo_of_seed_0(demo[0])
+    assert code == 0
+    assert "6 of 6 runs were there already" in errors
     assert (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes() == before
+
+
+@pytest.mark.slow  # a minute or two: all seeds, in processes, as a user calls it
+def test_the_whole_demo(tmp_path):
+    done = call_demo(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"report: {tmp_path / 'report.html'}" in done.stdout
+    assert f"{mean(accuracies(tmp_path, 'gcr-k100', 3)):.2f} ±" in done.stdout
+    check_what_replay_is_for(tmp_path, 3)
+    for method in METHODS:
+        assert re.search(rf"│ {re.escape(method)} +│", done.stdout)
+        check_digest("demo", RunFolder.of(tmp_path, compose("seq-digits", method, seed=0, overrides={"epochs": 8})))
+    again = call_demo(tmp_path)
+    assert again.returncode == 0
+    assert "18 of 18 runs were there already" in again.stderr
 
 
 def test_table_of_the_demo(demo):
     code, out, _ = here("table", demo[0])
     assert code == 0
-    assert f"{mean(accuracies(demo[0], 'gcr-k100')):.2f} ±" in out
+    (accuracy,) = accuracies(demo[0], "gcr-k100")
+    assert re.search(rf"│ gcr +│ +100 │ +1 │ +{accuracy:.2f} │", out)
 
 
 def test_report_of_the_demo(demo, tmp_path):

@@ -48,6 +48,8 @@ from gcr.cli.update import COMMANDS
 from gcr.runs.place import Place
 from gcr.settings import BadInput, unknown
 
+SEEDS = range(3)  # of the demo
+
 app = typer.Typer(
     name="gcr",
     help="Continual learning with replay memory chosen by gradient coresets.\n\n"
@@ -114,7 +116,7 @@ def demo(
 
     methods = ("finetune", "er", "der++", "gcr", "gcr+", "joint")
     experiments = [
-        compose("seq-digits", method, seed=seed, overrides={"epochs": 8}) for method in methods for seed in range(3)
+        compose("seq-digits", method, seed=seed, overrides={"epochs": 8}) for method in methods for seed in SEEDS
     ]
     jobs = [Job(experiment, RunFolder.of(out_folder, experiment)) for experiment in experiments]
     how = Execution(device=device, processes=processes, engine=engine, address=address)
