@@ -13,7 +13,7 @@ from made_learners import A, B, C, blobs, mlp, quick, same_weights
 from torch import nn
 
 import gcr
-from gcr.learner import Learner, StateFolder, state_folder
+from gcr.learner import Learner, StateFolder, engine, state_folder
 from gcr.methods import ClsEr, Der, ErAce, Finetune, Gcr, GcrPlus, Mir
 from gcr.settings import BadInput
 
@@ -23,9 +23,10 @@ def net_with_dropout(seed=0, n_out=2):
     return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, n_out))
 
 
-def batches(first, last):
+def batches(first, last, turn=20):
+    """A new class from batch ``turn`` on."""
     for number in range(first, last):
-        labels = (A, B) if number < 20 else (B, C)
+        labels = (A, B) if number < turn else (B, C)
         yield blobs(labels, n=6, seed=number)
 
 
@@ -38,22 +39,27 @@ def equal_states(one, other):
 
 
 METHODS = [ErAce(), Der(), Finetune(), ClsEr(), Mir(), Gcr(), GcrPlus()]
+CASES = [("adamw", None, method) for method in METHODS]
+CASES += [("adam", quick, Gcr()), ("ours", lambda p: gcr.Sgd(p, 0.05, 1e-4), Gcr())]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-@pytest.mark.parametrize("optimizer", [None, quick, lambda p: gcr.Sgd(p, 0.05, 1e-4)], ids=["adamw", "adam", "ours"])
-def test_a_loaded_learner_goes_on_with_equal_bits(method, optimizer, tmp_path):
+@pytest.mark.parametrize(
+    ("optimizer", "method"), [case[1:] for case in CASES], ids=[f"{name}-{method.name}" for name, _, method in CASES]
+)
+def test_a_loaded_learner_goes_on_with_equal_bits(optimizer, method, tmp_path, monkeypatch):
+    """Saved after a class came, and after new draws were made; they are made again before the end."""
+    monkeypatch.setattr(engine, "AHEAD", 8)
     options = {"memory": 12, "method": method, "optimizer": optimizer, "seed": 5, "class_weight": "balanced"}
     straight = gcr.Learner(net_with_dropout(), **options)
-    for x, y in batches(0, 80):
+    for x, y in batches(0, 20, turn=6):
         straight.observe(x, y)
     killed = gcr.Learner(net_with_dropout(), **options)
-    for x, y in batches(0, 30):
+    for x, y in batches(0, 10, turn=6):
         killed.observe(x, y)
     killed.save(tmp_path / "state")
     torch.manual_seed(99)
     loaded = gcr.Learner.load(tmp_path / "state", net_with_dropout(seed=7))
-    for x, y in batches(30, 80):
+    for x, y in batches(10, 20, turn=6):
         loaded.observe(x, y)
     equal_states(straight, loaded)
     x, _ = blobs([A, B, C])
