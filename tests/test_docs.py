@@ -5,8 +5,8 @@ import ast
 import importlib
 import importlib.util
 import itertools
-import os
 import re
+import runpy
 import shlex
 import statistics
 import subprocess
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import measured
 import pytest
+import torch
 import typer
 from conftest import ROOT
 
@@ -235,16 +236,41 @@ SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"lightning_module": "lightning", "river_stream": "river"}  # not part of make setup
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=[script.stem for script in SCRIPTS])
-def test_an_example_runs(script, tmp_path):
+def skip_without_library(script):
     if script.stem in NEEDS and importlib.util.find_spec(NEEDS[script.stem]) is None:
         pytest.skip(f"{NEEDS[script.stem]} is not installed")
-    here = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, env=here)
-    assert done.returncode == 0, done.stderr[-3000:]
-    accuracy = re.search(r"accuracy (\d+\.\d)", done.stdout)
-    assert accuracy is not None, done.stdout
+
+
+def check_accuracy(script, printed):
+    accuracy = re.search(r"accuracy (\d+\.\d)", printed)
+    assert accuracy is not None, printed
     assert float(accuracy[1]) > (80 if script.stem == "patchcore" else 40)  # chance is 50 there, else 10 to 25
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=[script.stem for script in SCRIPTS])
+def test_an_example_runs(script, tmp_path, monkeypatch, capsys):
+    """In this process: a new one takes seconds to import torch."""
+    skip_without_library(script)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    with torch.random.fork_rng(devices=[]):
+        runpy.run_path(str(script), run_name="__main__")
+    check_accuracy(script, capsys.readouterr().out)
+
+
+ALONE = [
+    pytest.param(script, id=script.stem, marks=[] if script.stem == "own_net" else [pytest.mark.slow])
+    for script in SCRIPTS
+]
+
+
+@pytest.mark.parametrize("script", ALONE)
+def test_an_example_runs_alone(script, tmp_path):
+    """In a process of its own, where nothing has been imported yet."""
+    skip_without_library(script)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    check_accuracy(script, done.stdout)
 
 
 def test_own_net_is_short():
