@@ -90,6 +90,15 @@ def test_pages_named_in_code_exist():
                 assert (ROOT / page).exists(), f"{file}: {page}"
 
 
+def test_files_of_python_named_in_code_exist():
+    """By name, or with the last folders of their path."""
+    folders = ("gcr", "benchmarks", "examples", "tests")
+    files = [f"/{file.relative_to(ROOT)}" for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    for file in (ROOT / "gcr").rglob("*.py"):
+        for name in re.findall(r"[\w./-]*\w\.py\b", file.read_text()):
+            assert any(path.endswith(f"/{name}") for path in files), f"{file}: {name}"
+
+
 @pytest.mark.parametrize("page", [README, *SITE], ids=names([README, *SITE]))
 def test_pages_are_short(page):
     lines = page.read_text().splitlines()

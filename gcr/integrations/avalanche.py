@@ -7,8 +7,8 @@
 
     strategy = Naive(model=net, optimizer=optimizer, train_mb_size=32, plugins=[CoresetReplayPlugin(memory=500)])
 
-The strategy keeps its dataloader, its loss and its optimizer. ``benchmarks/avalanche.py`` compares the plugin with
-Avalanche's own ``ReplayPlugin``.
+The strategy keeps its dataloader, its loss and its optimizer. ``benchmarks/against_avalanche.py`` compares the plugin
+with Avalanche's own ``ReplayPlugin``.
 """
 
 from __future__ import annotations

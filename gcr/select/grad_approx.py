@@ -11,7 +11,7 @@ only (but with ``atoms="weighted"``); a chosen row's new weight stands alone.
 ([0, 1], [2.0, 1.0])
 
 Two options go beyond the paper. ``replace`` lowers ``L_sub`` by exchanging rows after the greedy choice
-(``refine.py``). ``trim`` keeps outliers out of memory: the longest gradients of each class count in the target but
+(``swap.py``). ``trim`` keeps outliers out of memory: the longest gradients of each class count in the target but
 are not chosen. Matching pursuit otherwise goes for them first, since they make up most of the target and promise the
 largest correlation; and they belong to examples that the network has got wrong, among them all that are labelled
 wrong.
