@@ -74,7 +74,7 @@ class Estimator:
         ends, pace = time.perf_counter() + seconds, 0.0
         for kind, experiment in sorted(wanted.items(), key=lambda item: _work(item[1])):
             began = time.perf_counter()
-            if began + pace * _work(experiment) >= ends:
+            if pace and began + pace * _work(experiment) >= ends:
                 break
             self.steps[kind] = self._seconds_of_a_step(experiment)
             pace = (time.perf_counter() - began) / _work(experiment)
