@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import HANG_SECONDS
+from made_learners import HOLD
 from PIL import Image
 
 from gcr.classifier import saved
@@ -390,15 +391,6 @@ def test_too_little_space_is_said_before_training(gcr, state, monkeypatch):
     code, _, said = gcr("update", "state", "first.csv")
     assert code == 2
     assert re.search(r"error: state needs [\d.]+ kB for the new version, and its disk has 5 kB left; make room", said)
-
-
-HOLD = """
-import sys
-from gcr.learner.state_folder import StateFolder
-with StateFolder(sys.argv[1]).lock():
-    print("locked", flush=True)
-    sys.stdin.readline()
-"""
 
 
 def test_two_updates_at_once(gcr, state, monkeypatch):

@@ -91,7 +91,6 @@ def test_select_depends_on_torch_alone():
 
 BARE_TRAINING = """
 import sys
-from graphlib import TopologicalSorter
 sys.modules |= dict.fromkeys(['sklearn', 'scipy', 'typer', 'rich', 'jinja2', 'PIL', 'pyarrow', 'matplotlib', 'pandas'])
 import torch
 from gcr.augment import Views
@@ -110,7 +109,6 @@ print(train(made, net, Sgd(net.parameters(), lr=0.1), Gcr(), memory, 0, Training
 
 NEWLY_IMPORTED = """
 import sys
-from graphlib import TopologicalSorter
 before = set(sys.modules)
 import gcr
 print(*sorted(set(sys.modules) - before))

@@ -328,16 +328,6 @@ def test_equal_seeds_give_equal_weights():
     assert not same_weights(nets[0], nets[2])
 
 
-def test_streams_of_single_examples():
-    learner = gcr.Learner(mlp(3), memory=20)
-    assert learner.predict_one({"a": 1.0, "b": 2.0, "c": 3.0}) is None
-    assert learner.predict_proba_one({"a": 1.0, "b": 2.0, "c": 3.0}) == {}
-    for value in range(60):
-        learner.learn_one({"a": float(value % 2) * 4, "b": 1.0, "c": 0.0}, "odd" if value % 2 else "even")
-    assert learner.predict_one({"c": 0.0, "b": 1.0, "a": 4.0}) == "odd"  # by name, whatever the order
-    assert set(learner.predict_proba_one({"a": 0.0, "b": 1.0, "c": 0.0})) == {"odd", "even"}
-
-
 def test_a_grown_head_starts_new_rows_as_torch_would():
     head = nn.Linear(100, 2)
     grow_head(head, 400, seed=0)
@@ -391,13 +381,6 @@ def test_bad_input(act, message):
         act(*blobs([A, B]))
 
 
-def test_a_batch_of_one_needs_no_batch_statistics():
-    net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    learner = gcr.Learner(net, memory=4)
-    with pytest.raises(BadInput, match="no BatchNorm statistics"):
-        learner.learn_one(torch.rand(8), "a")
-
-
 def test_unknown_labels_count_as_errors():
     x, y = blobs([A, B])
     learner = gcr.Learner(mlp(), memory=10).fit(x, y, epochs=5)
@@ -440,6 +423,9 @@ def test_nothing_is_learned_of_what_is_refused():
     assert net[2].out_features == 2
     assert learner.classes == []
     normed = gcr.Learner(nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), memory=5)
+    with pytest.raises(BadInput, match="no BatchNorm statistics"):
+        normed.learn_one(torch.rand(8), "ant")
+    assert normed.classes == []
     normed.observe(*blobs([A, B]))
     with pytest.raises(BadInput, match="no BatchNorm statistics"):
         normed.observe(blobs([C])[0][:1], ["cow"])

@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 from conftest import HANG_SECONDS, wait_until
+from made_learners import HOLD
 
 import gcr
 from gcr import files
@@ -257,15 +258,6 @@ def _write_and_die(folder, moment):
         os._exit(0)
     except BaseException:
         os._exit(1)
-
-
-HOLD = """
-import sys
-from gcr.learner.state_folder import StateFolder
-with StateFolder(sys.argv[1]).lock():
-    print("locked", flush=True)
-    sys.stdin.readline()
-"""
 
 
 @pytest.fixture

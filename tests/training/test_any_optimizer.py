@@ -17,7 +17,7 @@ from gcr.models import build
 from gcr.runs.local import set_kernels
 from gcr.select import GradApprox
 from gcr.settings import BadInput
-from gcr.training import Checkpoints, How, Run, Sgd, Training, train
+from gcr.training import Checkpoints, How, Run, Sgd, Stopped, Training, train
 from gcr.training.optimizer import make_capturable
 from gcr.training.randomness import EpochDraws
 from gcr.training.schedule import make_schedule
@@ -73,7 +73,7 @@ def test_a_stopped_run_continues_to_the_bit(kind, tmp_path):
     list(whole.advance())
     steps = iter(range(7))
     stopped = new_run(tmp_path / "stopped", stop=lambda: next(steps, None) is None)
-    with pytest.raises(Exception):  # noqa: B017, PT011
+    with pytest.raises(Stopped):
         list(stopped.advance())
     again = new_run(tmp_path / "stopped")
     assert again.state.steps == stopped.state.steps > 0

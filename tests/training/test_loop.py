@@ -1,7 +1,5 @@
 """Whole runs: what the loop promises, own arrays, the reference of GCR step by step, what replay minibatches hold."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -146,13 +144,6 @@ def test_text_labels_and_hwc_arrays_train_in_a_stream():
     assert scenario.class_names == tuple(sorted(NAMES))
     assert outcome.class_il["accuracy"] > 50
     assert set(outcome.state.memory.labels.tolist()) <= set(range(6))
-
-
-def test_images_that_stay_on_the_host_may_be_floats():
-    scenario = from_arrays(*as_floats(arrays()), tasks=3)
-    on_host = replace(scenario, train=replace(scenario.train, resident=False))
-    ours, theirs = trained(on_host), trained(scenario)
-    assert ours.class_il["matrix"] == theirs.class_il["matrix"]
 
 
 # --- The whole of GCR against the loop-by-loop reference: same draws, same weights, same memory
