@@ -5,9 +5,11 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,12 +51,20 @@ def gcr(tmp_path, monkeypatch, capsys):
     return call
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    """A folder with a classifier of ants and bees, and the table that it learned."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_rows(folder / "first.csv", ["ant", "bee"])
+    with chdir(folder):
+        assert run_cli(["update", "state", "first.csv", "--memory", "100", "--epochs", "8"]) == 0
+    return folder
+
+
 @pytest.fixture
-def state(gcr, tmp_path):
-    """A classifier of ants and bees."""
-    write_rows(tmp_path / "first.csv", ["ant", "bee"])
-    code, _, said = gcr("update", "state", "first.csv", "--memory", "100", "--epochs", "8")
-    assert code == 0, said
+def state(trained_once, gcr, tmp_path):
+    """The classifier, in the test's own folder."""
+    shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True)
     return tmp_path / "state"
 
 
