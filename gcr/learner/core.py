@@ -87,7 +87,8 @@ class Core:
         return torch.cat(parts)[:, : len(self.labels)]
 
     def score(self, x: Any, y: Any) -> float:
-        """Share of examples whose label is predicted. Labels that were never learned count as errors."""
+        """Share of examples whose label is predicted. Labels that were never learned count as errors; those of another
+        type than the learned ones are refused."""
         predicted = self.logits(x).argmax(1)
         return float((predicted == self.labels.look_up(y, len(predicted))).double().mean())
 

@@ -1,4 +1,4 @@
-"""A user's labels, any hashable values, as numbers in the order in which they arrive.
+"""A user's labels, values that a file can hold, as numbers in the order in which they arrive.
 
 >>> labels = Labels()
 >>> labels.learn(labels.checked(["cat", "dog", "cat"])).tolist(), labels.known
@@ -20,12 +20,14 @@ from torch import Tensor
 
 from gcr.settings import BadInput
 
+NAMED = 5  # labels in a message
+
 
 class Labels:
     def __init__(self, known: Iterable[Hashable] = ()) -> None:
         self.known: list[Hashable] = []
         self._number: dict[Hashable, int] = {}
-        self.learn(plain_labels(list(known)))
+        self.learn(_distinct(plain_labels(known, "classes")))
 
     def __len__(self) -> int:
         return len(self.known)
@@ -70,26 +72,63 @@ class Labels:
         return values
 
 
-def plain_labels(labels: Any) -> list[Hashable]:
+def plain_labels(labels: Any, name: str = "y") -> list[Hashable]:
     """Labels as Python's own values: tensors and arrays of one dimension, lists, tuples, anything iterable."""
     if isinstance(labels, str | bytes):
-        raise BadInput(f"y must be a sequence of labels, got the text {labels!r}; a single label is [{labels!r}]")
+        raise BadInput(f"{name} must be a sequence of labels, got the text {labels!r}; a single label is [{labels!r}]")
     if isinstance(labels, Tensor | np.ndarray):
+        if labels.ndim == 2 and labels.shape[1] == 1:  # a column of labels
+            labels = labels[:, 0]
         if labels.ndim != 1:
             hint = "; one-hot labels become numbers with argmax(1)" if labels.ndim == 2 else ""
-            raise BadInput(f"y must have one dimension, got shape {tuple(labels.shape)}{hint}")
-        values = labels.tolist()
-    else:
-        try:
-            values = [value.item() if isinstance(value, np.generic | Tensor) else value for value in labels]
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise BadInput(f"y must be a sequence of labels ({error})") from None
-    for value in values:
-        if not isinstance(value, Hashable):
-            raise BadInput(f"labels must be hashable, got {value!r}; text, numbers and tuples of them are")
-        if isinstance(value, float) and value != value:
+            raise BadInput(f"{name} must have one dimension, got shape {tuple(labels.shape)}{hint}")
+        labels = labels.tolist()
+    try:
+        return [plain_label(value) for value in labels]
+    except BadInput:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{name} must be a sequence of labels ({error})") from None
+
+
+def plain_label(value: Any) -> Hashable:
+    """Of exactly the type with which it comes back from a file: members of an IntEnum are numbers.
+
+    >>> plain_label((np.int64(3), np.str_("a")))
+    (3, 'a')
+    """
+    if isinstance(value, np.generic | Tensor):
+        value = value.item()
+    if isinstance(value, str):
+        return str.__str__(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if value != value:
             raise BadInput("labels must not be NaN; give every example a label")
-    return values
+        return float(value)
+    if isinstance(value, tuple):
+        return tuple(map(plain_label, value))
+    raise BadInput(
+        f"labels must be text, numbers or tuples of them, so that they can be saved, got {value!r} "
+        f"({type(value).__name__}); convert them"
+    )
+
+
+def _distinct(classes: list[Hashable]) -> list[Hashable]:
+    """Each is the label of one output, so that none may be left out."""
+    places: dict[Hashable, list[int]] = {}
+    for place, label in enumerate(classes):
+        places.setdefault(label, []).append(place)
+    if twice := {label: at for label, at in places.items() if len(at) > 1}:
+        named = "; ".join(
+            f"{label!r} at outputs {', '.join(map(str, at))}" for label, at in list(twice.items())[:NAMED]
+        )
+        more = f"; and {len(twice) - NAMED} more" if len(twice) > NAMED else ""
+        raise BadInput(f"classes must be distinct, one per output of net, got {named}{more}; rename all but one")
+    return classes
 
 
 def to_json(label: Hashable) -> Any:

@@ -49,7 +49,7 @@ def test_new_classes_may_come_at_any_time_and_old_ones_stay():
 
 
 @pytest.mark.parametrize("labels", [(3, 7), ("x", "y"), ((1, "a"), (2, "b")), (True, False), (1.5, 2.5)])
-def test_labels_are_any_hashable(labels):
+def test_labels_are_text_numbers_or_tuples(labels):
     x, _ = blobs([A, B])
     y = [labels[row // 40] for row in range(80)]
     learner = gcr.Learner(mlp(), memory=10).fit(x, y, epochs=2)

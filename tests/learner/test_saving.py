@@ -218,14 +218,6 @@ def test_what_a_file_cannot_hold_is_given_again(tmp_path):
     loaded.observe(*blobs([A, B]))
 
 
-def test_labels_that_cannot_be_saved_are_refused_and_the_old_state_stays(tmp_path):
-    path = saved(tmp_path)
-    learner = gcr.Learner(mlp(), memory=5).fit(blobs([A])[0], [frozenset({1})] * 40, epochs=1)
-    with pytest.raises(BadInput, match="to be saved"):
-        learner.save(path)
-    assert gcr.Learner.load(path, mlp()).classes == ["ant", "bee"]
-
-
 def test_a_new_learner_cannot_be_saved(tmp_path):
     with pytest.raises(BadInput, match="seen nothing"):
         gcr.Learner(mlp()).save(tmp_path / "state")
