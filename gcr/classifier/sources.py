@@ -6,6 +6,7 @@ Everything is listed and checked here; no picture is opened yet.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from gcr.data.pictures import SUFFIXES
 from gcr.settings import BadInput
 
 NAMED = 5  # of what is left out
+PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}  # of a data set, not classes
+ROW_NUMBERS = re.compile(r"\s*|Unnamed: 0(\.\d+)*|__index_level_0__")  # columns that pandas and R write unasked
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ def _class_folders(path: Path) -> PictureFiles:
     folders = [entry for entry in inside if entry.is_dir()]
     if not folders:
         raise BadInput(f"{path} must hold a folder per class with its pictures, got no folder")
+    _refuse_parts(path, folders)
     files: list[Path] = []
     labels: list[str] = []
     others = [entry for entry in inside if not entry.is_dir()]
@@ -106,6 +110,22 @@ def _class_folders(path: Path) -> PictureFiles:
         labels += [folder.name] * len(pictures)
         others += strange
     return PictureFiles(files, labels, _left_out(others))
+
+
+def _refuse_parts(path: Path, folders: Sequence[Path]) -> None:
+    """An error for train/CLASS, val/CLASS and the like."""
+    if {folder.name.strip().lower() for folder in folders} <= PARTS and all(map(_has_folders, folders)):
+        names = ", ".join(folder.name for folder in folders)
+        one = next((folder for folder in folders if "train" in folder.name.lower()), folders[0])
+        raise BadInput(
+            f"{path} must hold a folder per class, got the parts of a data set ({names}); give one of them, as {one}: "
+            "examples to measure accuracy are held out of it"
+        )
+
+
+def _has_folders(folder: Path) -> bool:
+    _, inside, _ = next(os.walk(folder), ("", [], []))
+    return any(not name.startswith((".", "__MACOSX")) for name in inside)
 
 
 def _left_out(others: Sequence[Path]) -> tuple[str, ...]:
@@ -134,9 +154,11 @@ def _features(
     there = [name for name in table.columns if name != label_column]
     notes: tuple[str, ...] = ()
     if known is None:
-        names = there
+        names = [name for name in there if not ROW_NUMBERS.fullmatch(name)]
         if not names:
             raise BadInput(f"{table.file} must have columns of numbers or a column of paths next to its labels")
+        values = table.numbers(names)
+        notes = _row_numbers([name for name in there if name not in names], names, values)
     else:
         names = list(known)
         if missing := [name for name in names if name not in table.columns]:
@@ -146,5 +168,16 @@ def _features(
             )
         spare = sorted(set(there) - set(names))
         if spare and label_column is not None:  # where classes are predicted, a label or a name of the row is usual
-            notes = (f"left out columns that the classifier does not know: {', '.join(spare)}",)
-    return FeatureRows(table.file, names, table.numbers(names), labels or [], notes)
+            shown = ", ".join(name or '""' for name in spare)
+            notes = (f"left out columns that the classifier does not know: {shown}",)
+        values = table.numbers(names)
+    return FeatureRows(table.file, names, values, labels or [], notes)
+
+
+def _row_numbers(left_out: Sequence[str], names: Sequence[str], values: NDArray[np.float32]) -> tuple[str, ...]:
+    """What is to be said of columns that number the rows: rows in the order of their classes give these away."""
+    notes = [f'left out the column "{name}": by its name it numbers the rows' for name in left_out]
+    for name, column in zip(names, values.T, strict=True):
+        if len(column) > 2 and column[0] in (0, 1) and np.array_equal(column, column[0] + np.arange(len(column))):
+            notes.append(f'the column "{name}" numbers the rows, and is taken as a feature; remove it if it is none')
+    return tuple(notes)

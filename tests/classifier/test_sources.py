@@ -163,6 +163,48 @@ def test_columns_follow_the_classifier(tmp_path):
         find_labelled(tmp_path / "rows.csv", known=["a", "b", "c"])
 
 
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "Unnamed: 0.1", "__index_level_0__"])
+def test_row_numbers_of_pandas_are_no_feature(tmp_path, name):
+    """Rows in the order of their classes would give the classes away."""
+    (tmp_path / "rows.csv").write_text(f"{name},a,label\n0,5,x\n1,4,x\n2,7,y\n")
+    found = find_labelled(tmp_path / "rows.csv")
+    assert (found.names, found.values.tolist()) == (["a"], [[5], [4], [7]])
+    assert found.notes == (f'left out the column "{name}": by its name it numbers the rows',)
+    earlier = find_labelled(tmp_path / "rows.csv", known=[name, "a"])  # of an earlier state
+    assert (earlier.values.tolist(), earlier.notes) == ([[0, 5], [1, 4], [2, 7]], ())
+    later = find_labelled(tmp_path / "rows.csv", known=["a"])
+    shown = name or '""'
+    assert later.notes == (f"left out columns that the classifier does not know: {shown}",)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_column_that_numbers_the_rows_is_said(tmp_path, first):
+    rows = "".join(f"{first + row},{row % 2},{10 - row},{'xy'[row // 2]}\n" for row in range(4))
+    (tmp_path / "rows.csv").write_text("id,even,down,label\n" + rows)
+    found = find_labelled(tmp_path / "rows.csv")
+    assert found.names == ["id", "even", "down"]
+    assert found.notes == ('the column "id" numbers the rows, and is taken as a feature; remove it if it is none',)
+
+
+@pytest.mark.parametrize("parts", [("Train", "val"), ("test", "train", "validation"), ("train",)])
+def test_the_parts_of_a_data_set_are_no_classes(tmp_path, parts):
+    for part in parts:
+        for name in ("cat", "dog"):
+            picture(tmp_path / "set" / part / name / "0.png")
+    with pytest.raises(BadInput, match=r"got the parts of a data set \(.*\); give one of them, as .*set/[Tt]rain: "):
+        find_labelled(tmp_path / "set")
+    assert find_labelled(tmp_path / "set" / next(p for p in parts if "rain" in p)).labels == ["cat", "dog"]
+
+
+def test_classes_may_have_the_names_of_parts(tmp_path):
+    picture(tmp_path / "a/test/0.png")
+    picture(tmp_path / "a/train/deep/0.png")
+    assert find_labelled(tmp_path / "a").labels == ["test", "train"]
+    picture(tmp_path / "b/train/deep/0.png")
+    picture(tmp_path / "b/bus/deep/0.png")
+    assert find_labelled(tmp_path / "b").labels == ["bus", "train"]
+
+
 def test_what_is_to_be_predicted(folders):
     single = folders / "cat/deep/0.png"
     (folders / "list.csv").write_text("file\ndog/deep/1.png\n")
