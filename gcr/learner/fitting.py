@@ -53,13 +53,13 @@ class Options:
     label: str | None
 
     def __post_init__(self) -> None:
-        as_count("batch", self.batch, 1)
-        if self.epochs is not None:
-            as_count("epochs", self.epochs, 1)
-        if self.patience is not None:
-            as_count("patience", self.patience, 1)
-            if self.validation is None:
-                raise BadInput("patience needs validation=(x, y), or a function of the learner that gives a number")
+        for name in ("epochs", "batch", "patience"):
+            if name == "batch" or getattr(self, name) is not None:
+                object.__setattr__(self, name, as_count(name, getattr(self, name), 1))
+        if self.patience is not None and self.validation is None:
+            raise BadInput("patience needs validation=(x, y), or a function of the learner that gives a number")
+        if isinstance(self.validation, Iterator) and self.epochs != 1:
+            raise BadInput("validation is looked at after every epoch, got an iterator, which ends once; give a list")
 
 
 def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
