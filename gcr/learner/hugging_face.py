@@ -94,7 +94,7 @@ def _as_inputs(name: str, values: Any, of_images: bool) -> Tensor:
     if not isinstance(values, Tensor | np.ndarray) or getattr(values, "dtype", None) is np.dtype(object):
         values = list(values)
         _refuse_missing(name, values)
-        if _is_picture(values[0]):
+        if is_picture(values[0]):
             return _pictures(name, values)
         _refuse_unequal(name, values)
         if isinstance(values[0], np.ndarray):
@@ -116,14 +116,14 @@ def _channels_first(pixels: Tensor, certain: bool) -> Tensor:
     return pixels.permute(0, 3, 1, 2).contiguous() if last else pixels
 
 
-def _is_picture(value: Any) -> bool:
+def is_picture(value: Any) -> bool:
     return hasattr(value, "convert") and hasattr(value, "mode") and hasattr(value, "size")
 
 
 def _pictures(name: str, pictures: list[Any]) -> Tensor:
     """PIL images, all grey as [n, 1, h, w], else all in colour as [n, 3, h, w]."""
     for row, picture in enumerate(pictures):
-        if not _is_picture(picture):
+        if not is_picture(picture):
             raise BadInput(f"{name} must be images in every row, got {type(picture).__name__} in row {row}")
         if picture.mode not in (*GREY_MODES, *COLOUR_MODES):
             raise BadInput(f"{name} must be images of 8 bits, got mode {picture.mode} in row {row}; convert them first")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gcr.learner import hugging_face
 from gcr.learner.core import Core
@@ -98,11 +98,10 @@ def make_source(learner: Core, x: Any, y: Any, batch: int, image: Any, label: st
     if isinstance(x, DataLoader | IterableDataset):
         loader = DataLoader(x, batch) if isinstance(x, IterableDataset) else x
         return _cached(learner, Loader(learner, loader, image, label), batch)
-    items: Any = x
-    by_number = hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, Tensor)
-    if by_number and not len(items):
+    by_number = _has_numbers(x)
+    if by_number and not len(x):
         raise BadInput("x must have at least one example, got an empty dataset")
-    if by_number and not _is_batch(items[0]):
+    if by_number and _holds_examples("x", x):
         return _cached(learner, Items(learner, x, batch, image, label), batch)
     if hasattr(x, "__iter__") and not isinstance(x, Tensor):
         return _cached(learner, Loader(learner, x, image, label), batch)
@@ -114,18 +113,38 @@ def batches_of(data: Any, image: Any, label: str | None) -> Iterator[tuple[Any, 
     if hugging_face.is_dataset(data):
         yield hugging_face.columns(data, image, label)
         return
-    by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Tensor)
-    if by_number and len(data) and not _is_batch(data[0]):
+    if _has_numbers(data) and len(data) and _holds_examples("validation", data):
         data = DataLoader(data, 256)
     for batch in () if isinstance(data, Tensor) or not hasattr(data, "__iter__") else data:
         yield pair(batch, image, label)
 
 
-def _is_batch(first: Any) -> bool:
-    """Whether what a list holds are batches, whose labels are several, and not examples."""
+def _has_numbers(data: Any) -> bool:
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Tensor)
+
+
+def _holds_examples(name: str, items: Any) -> bool:
+    """Whether a list holds examples, as every Dataset does, and not batches, whose labels are several."""
+    first = items[0]
+    if not isinstance(first, Mapping | list | tuple):  # before torch collates them: it does not say what to give
+        raise BadInput(
+            f"{name} must hold pairs (inputs, label), got {type(first).__name__}; all inputs and all labels are a "
+            "tuple, as (inputs, labels)"
+        )
+    if any(map(hugging_face.is_picture, first.values() if isinstance(first, Mapping) else first)):
+        raise BadInput(
+            f"{name} must hold tensors or arrays, got pictures; give the data set a transform that makes tensors of "
+            "one size"
+        )
     labels = first[1] if isinstance(first, list | tuple) and len(first) == 2 else None
-    several = isinstance(labels, Tensor | np.ndarray) and labels.ndim > 0
-    return several or isinstance(labels, list)
+    if isinstance(items, Dataset) or not isinstance(labels, Tensor | np.ndarray | list):
+        return True
+    if isinstance(labels, Tensor | np.ndarray) and labels.shape == (1,):
+        raise BadInput(
+            f"{name} must hold labels that are plain numbers, got {labels!r}: such pairs may be examples or batches "
+            "of one; convert the labels, or give a DataLoader"
+        )
+    return isinstance(labels, Tensor | np.ndarray) and labels.ndim == 0
 
 
 def _cached(learner: Core, source: Loader | Items, batch: int) -> Source:

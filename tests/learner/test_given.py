@@ -1,0 +1,121 @@
+"""Data and networks of usual kinds that look like others, and what is said of those that cannot be."""
+
+import numpy as np
+import pytest
+import torch
+from made_learners import A, B, blobs, mlp
+from PIL import Image
+from torch import nn
+from torch.utils.data import Dataset
+
+import gcr
+from gcr.settings import BadInput
+
+X, _ = blobs([A, B])
+Y = [0] * 40 + [1] * 40
+PICTURE = Image.new("RGB", (8, 8))
+
+
+class Medical(Dataset):
+    """Its labels are arrays of one number, as those of MedMNIST."""
+
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, row):
+        return X[row][None], np.array([Y[row]])
+
+
+class Iterated(Medical):
+    def __iter__(self):
+        return (self[row] for row in range(80))
+
+
+def flat():
+    return nn.Sequential(nn.Flatten(), *mlp())
+
+
+@pytest.mark.parametrize("data", [Medical(), Iterated()], ids=["by number", "iterated"])
+def test_a_dataset_holds_examples_whatever_its_labels(data):
+    learner, values = gcr.Learner(flat(), memory=20), []
+    sizes, step = [], learner.step
+    learner.step = lambda rows, labels, offers: (sizes.append(len(labels)), step(rows, labels, offers))
+    learner.fit(data, epochs=1, batch=32, validation=data, on_epoch=lambda _, epoch: values.append(epoch.validation))
+    assert sizes == [32, 32, 16]
+    assert learner.layout.shape == (1, 8)
+    assert set(learner.classes) == {0, 1}
+    assert values == [learner.score(X[:, None], Y)]
+
+
+def test_a_list_with_labels_of_one_number_may_be_either():
+    examples = [Medical()[row] for row in range(80)]
+    with pytest.raises(BadInput, match=r"x must hold labels that are plain numbers, got array\(\[0\]\)"):
+        gcr.Learner(flat(), memory=20).fit(examples, epochs=1)
+    with pytest.raises(BadInput, match="validation must hold labels that are plain numbers"):
+        gcr.Learner(flat(), memory=20).fit(X[:, None], Y, epochs=1, validation=examples)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([(PICTURE, 0)] * 8, "hold tensors or arrays, got pictures; give the data set a transform"),
+        ([{"label": 0, "image": PICTURE}] * 8, "hold tensors or arrays, got pictures"),
+        ([X, Y], r"hold pairs \(inputs, label\), got Tensor; .* a tuple, as \(inputs, labels\)"),
+    ],
+    ids=["pictures", "dicts of pictures", "two tensors"],
+)
+def test_what_a_list_must_hold(given, message):
+    with pytest.raises(BadInput, match="x must " + message):
+        gcr.Learner(mlp(), memory=20).fit(given, epochs=1)
+    with pytest.raises(BadInput, match="validation must " + message):
+        gcr.Learner(mlp(), memory=20).fit(X, Y, epochs=1, validation=given)
+
+
+def test_a_validation_that_ends_is_refused_before_training():
+    learner = gcr.Learner(mlp(), memory=20)
+    with pytest.raises(BadInput, match="validation is looked at after every epoch, got an iterator"):
+        learner.fit(X, Y, epochs=2, validation=iter([(X, Y)]))
+    assert learner.engine is None
+    learner.fit(X, Y, epochs=1, validation=iter([(X, Y)]))
+
+
+def test_numbers_of_numpy_are_numbers():
+    options = {name: np.int64(2) for name in ("epochs", "patience")}
+    learner = gcr.Learner(mlp(), memory=20).fit(X, Y, batch=np.int64(40), validation=(X, Y), **options)
+    assert learner.engine.state.steps == 4
+
+
+def test_sparse_tensors_are_refused():
+    with pytest.raises(BadInput, match=r"x must be dense, got a tensor of layout torch.sparse_coo; give its to_dense"):
+        gcr.Learner(mlp(), memory=20).fit(X.to_sparse(), Y, epochs=1)
+
+
+def test_a_network_of_64_bits():
+    with pytest.raises(BadInput, match=r"float64 numbers reach net as float32, .* net\.float\(\)"):
+        gcr.Learner(mlp().double(), memory=20).fit(X.double(), Y, epochs=1)
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_nothing_is_learned_without_gradients(off):
+    learner = gcr.Learner(mlp(), memory=20)
+    for act in (lambda: learner.fit(X, Y, epochs=1), lambda: learner.observe(X, Y)):
+        with off(), pytest.raises(BadInput, match=r"learning needs gradients, .* outside of torch\.no_grad\(\)"):
+            act()
+    assert learner.engine is None
+
+
+class Named(nn.Module):
+    """Calls its head by keyword."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.body, self.head = net[:2], net[2]
+
+    def forward(self, x):
+        return self.head(input=self.body(x))
+
+
+def test_a_head_that_is_called_by_keyword():
+    one, other = (gcr.Learner(net, memory=20).fit(X, Y, epochs=2) for net in (Named(mlp()), mlp()))
+    assert torch.equal(one.logits(X), other.logits(X))
+    assert torch.equal(one.memory.pool().features, other.memory.pool().features)
