@@ -110,6 +110,10 @@ class Core:
             self.engine.grow(known)
         return self.labels.learn(values)
 
+    def check_gradients(self) -> None:
+        if not torch.is_grad_enabled():
+            raise BadInput("learning needs gradients, which are off; call it outside of torch.no_grad()")
+
     def step(self, rows: Tensor, labels: Tensor, offers: bool = True) -> None:
         """Train on a batch from ``take``."""
         assert self.engine is not None
@@ -141,10 +145,10 @@ class Core:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             given = ", ".join(map(str, layout.parts))
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise BadInput(
-                f"net cannot take x ({why}); an example is {given}: channels come first, and numbers have the type "
-                "that net takes"
-            ) from None
+            remedy = "channels come first, and numbers have the type that net takes"
+            if any(parameter.dtype == torch.float64 for parameter in self.net.parameters()):
+                remedy = "float64 numbers reach net as float32, so make its parameters such by net.float()"
+            raise BadInput(f"net cannot take x ({why}); an example is {given}: {remedy}") from None
 
     def start(self, layout: Layout, example: Any, n_classes: int) -> None:
         """Prepare network, optimizer and memory for inputs of this layout."""

@@ -176,6 +176,8 @@ def as_rows(name: str, values: Any) -> Tensor:
     rows: Tensor = values.detach()
     if rows.is_complex():
         raise BadInput(f"{name} must be real numbers, got {rows.dtype}")
+    if rows.layout is not torch.strided:
+        raise BadInput(f"{name} must be dense, got a tensor of layout {rows.layout}; give its to_dense()")
     if rows.dtype == torch.float64:
         rows = rows.float()
     if rows.is_floating_point() and rows.device.type == "cpu" and not bool(rows.isfinite().all()):

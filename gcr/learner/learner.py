@@ -79,12 +79,14 @@ class Learner(Core):
         learning-rate scheduler, which is stepped after every batch. ``on_epoch(learner, epoch)`` is called after every
         epoch; if it returns True, training stops. ``progress`` shows a bar, by default on a terminal.
         """
+        self.check_gradients()
         options = fitting.Options(epochs, batch, validation, patience, schedule, on_epoch, progress, image, label)
         fitting.fit(self, x, y, options)
         return self
 
     def observe(self, x: Any, y: Any) -> Tensor:
         """One step on one batch, which is then offered to memory. Returns the loss, on the device."""
+        self.check_gradients()
         if len(y) == 1 and self.needs_two:
             raise BadInput(
                 "a batch of one example has no BatchNorm statistics; give two or more, or use a network with LayerNorm "
@@ -170,7 +172,8 @@ class Learner(Core):
 
     def predictor(self) -> nn.Module:
         """The network that predicts, as a module of its own in evaluation mode: a copy of ``net``, with averaged
-        weights where the method averages them (``GcrPlus``, ``ClsEr``)."""
+        weights where the method averages them (``GcrPlus``, ``ClsEr``). It takes what ``net`` takes: uint8 is not
+        scaled to [0, 1], and nothing is normalised as by ``gcr.augment.Views``."""
         engine = self._engine("predictor")
         engine.refuse_diverged()
         method = engine.method

@@ -131,12 +131,19 @@ class Attached(Network):
 
     def _pass(self, images: Tensor, sizes: tuple[int, ...] | None = None) -> Output:
         entered: list[Tensor] = []
-        hook = self.head.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
+        hook = self.head.register_forward_pre_hook(
+            lambda _, args, named: entered.append(entering(args, named)), with_kwargs=True
+        )
         try:
             logits = logits_of(self.call(self.net, images))
         finally:
             hook.remove()
         return Output(entered[-1], logits.float())
+
+
+def entering(args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """What a linear layer is called with."""
+    return [*args, *named.values()][0]
 
 
 class HeadAlone(Network):
@@ -220,7 +227,10 @@ def find_head(net: nn.Module, example: Tensor, head: str | None = None, call: Ca
         raise BadInput(f'head must name an nn.Linear of net, got "{head}"; {known}')
     passes: list[tuple[str, Any, Any]] = []
     hooks = [
-        layer.register_forward_hook(lambda _, inputs, output, name=name: passes.append((name, inputs[0], output)))
+        layer.register_forward_hook(
+            lambda _, args, named, output, name=name: passes.append((name, entering(args, named), output)),
+            with_kwargs=True,
+        )
         for name, layer in linear.items()
     ]
     try:
