@@ -4,13 +4,21 @@ One's own project: ``gcr.Learner``. Experiments: ``gcr.from_arrays``, ``gcr.trai
 ``gcr.Training``. One's own loop: ``gcr.Buffer``. Selection alone: ``gcr.select_coreset``, ``gcr.LastLayerGradients``,
 ``gcr.k_centre``, ``gcr.collect``, ``gcr.explain``, ``gcr.CoresetSelector``. A finished run: ``gcr.load_run``. Any
 network that is to predict: ``gcr.recompute_bn``. Errors of what a caller gives: ``gcr.BadInput``. Other frameworks:
-``gcr.sklearn``, ``gcr.avalanche``, ``gcr.lightning``. Each is imported when it is first used, so that importing the
-package costs nothing.
+``gcr.sklearn``, ``gcr.avalanche``, ``gcr.lightning``. Modules of parts: ``gcr.methods``, ``gcr.select``,
+``gcr.memory``, ``gcr.augment``, ``gcr.models``, ``gcr.scenarios``, ``gcr.training``. Each is imported when it is first
+used, so that importing the package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gcr import augment as augment
+    from gcr import memory as memory
+    from gcr import methods as methods
+    from gcr import models as models
+    from gcr import scenarios as scenarios
+    from gcr import select as select
+    from gcr import training as training
     from gcr.experiments.variants import GCR as GCR
     from gcr.integrations import avalanche as avalanche
     from gcr.integrations import lightning as lightning
@@ -56,16 +64,19 @@ HOMES = {
     "select_coreset": "gcr.select",
     "train": "gcr.training",
 }
+ROOMS = ("augment", "memory", "methods", "models", "scenarios", "select", "training")
 MODULES = ("avalanche", "lightning", "sklearn")  # of gcr.integrations; each needs its framework
 __all__ = list(HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in HOMES and name not in MODULES:
+    if name not in (*HOMES, *ROOMS, *MODULES):
         raise AttributeError(f"module 'gcr' has no attribute {name!r}")
     import importlib
 
-    if name in MODULES:
+    if name in ROOMS:
+        found = importlib.import_module(f"gcr.{name}")
+    elif name in MODULES:
         found = importlib.import_module(f"gcr.integrations.{name}")
     else:
         found = getattr(importlib.import_module(HOMES[name]), name)
@@ -74,4 +85,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *HOMES]
+    return [*{*globals(), *HOMES, *ROOMS}]

@@ -115,6 +115,15 @@ print(*sorted(set(sys.modules) - before))
 """
 
 
+ROOMS_OF_A_LIBRARY = """
+import gcr
+assert gcr.methods.DerPlusPlus.name == 'der++'
+for room in ('augment', 'memory', 'methods', 'models', 'scenarios', 'select', 'training'):
+    assert room in dir(gcr)
+    assert getattr(gcr, room).__name__ == f'gcr.{room}'
+"""
+
+
 def python(code):
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
 
@@ -131,3 +140,7 @@ def test_importing_the_package_imports_nothing_else():
     assert {name.split(".")[0] for name in done.stdout.split()} <= {"gcr", *sys.stdlib_module_names}
     assert "gcr" in done.stdout.split()
     assert not any(name.startswith("gcr.") for name in done.stdout.split())
+
+
+def test_rooms_that_the_docs_name_need_no_import_of_their_own():
+    assert python(ROOMS_OF_A_LIBRARY).stderr == ""
