@@ -28,6 +28,7 @@ LARGEST_BY_DEFAULT = 64  # pixels
 LARGEST_FOR_CONVNET = 32
 NETS = ("convnet", "resnet18", "mlp")
 BLOCK = 256  # pictures between two reports of progress
+FAINT = 16  # of 255, as 12 bits fill of 16
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L")
 
 
@@ -127,28 +128,29 @@ def read_examples(source: Source, form: Form, skip_bad: bool, progress: Progress
 
 def _read_pictures(source: PictureFiles, form: Form, skip_bad: bool, progress: Progress) -> Read:
     channels, size, _ = form.shape
-    coloured = 0
 
-    def one(file: Path) -> Pixels | BadPicture:
-        nonlocal coloured
+    def one(file: Path) -> tuple[Pixels, _Head | None] | BadPicture:
         try:
             data = _content(file)
-            pixels = decode(data, str(file), channels, size)
+            return decode(data, str(file), channels, size), _head_of(data)
         except BadPicture as error:
             return error
-        if channels == 1 and (head := _head_of(data)) is not None and not head.grey:
-            coloured += 1
-        return pixels
 
     bad = Tally()
     rows: list[int] = []
+    coloured = 0
+    brightest: list[int] = []  # value of each picture of 16 bits
     images = torch.empty(len(source.files), *form.shape, dtype=torch.uint8)
     for row, found in enumerate(_mapped(one, source.files, "reading pictures", progress)):
         if isinstance(found, BadPicture):
             bad.add([found])
         else:
-            images[len(rows)] = torch.from_numpy(np.array(found))
+            pixels, head = found
+            images[len(rows)] = torch.from_numpy(np.array(pixels))
             rows.append(row)
+            coloured += head is not None and channels == 1 and not head.grey
+            if head is not None and head.deep:
+                brightest.append(int(pixels.max()))
     notes = list(source.notes)
     if bad.n:
         some = ", ".join(picture.short for picture in bad.first)
@@ -161,13 +163,23 @@ def _read_pictures(source: PictureFiles, form: Form, skip_bad: bool, progress: P
         notes.append(f"left out: {what}")
     if coloured:
         notes.append(f"{coloured} pictures have colours and are read as grey, as all in the first update were grey")
-    return Read(images[: len(rows)], rows, tuple(notes))
+    return Read(images[: len(rows)], rows, (*notes, *_of_12_bits(brightest)))
+
+
+def _of_12_bits(brightest: Sequence[int]) -> tuple[str, ...]:
+    if not brightest or max(brightest) > FAINT:
+        return ()
+    return (
+        f"{len(brightest)} pictures of 16 bits use the lowest sixteenth of their values and are read as nearly black; "
+        "if they have values of 12 bits, multiply these by 16 first",
+    )
 
 
 class _Head(NamedTuple):
     width: int
     height: int
     grey: bool
+    deep: bool  # more than 8 bits
 
 
 def _head(file: Path) -> _Head | None:
@@ -181,7 +193,7 @@ def _head_of(data: bytes) -> _Head | None:
     """None where it is no picture."""
     try:
         with opened(data) as picture:
-            return _Head(picture.width, picture.height, picture.mode in GREY_MODES)
+            return _Head(picture.width, picture.height, picture.mode in GREY_MODES, picture.mode.startswith("I"))
     except Exception:  # Pillow raises many kinds
         return None
 

@@ -264,6 +264,24 @@ def test_colours_in_a_grey_classifier_are_said(folders):
     )
 
 
+def deep(path, level, n_bits):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((8, 8), round(level * (2**n_bits - 1)), dtype=np.uint16)).save(path)
+
+
+def test_pictures_of_12_bits_in_files_of_16_are_said(folders):
+    for number in range(3):
+        deep(folders / "cat" / f"{number}.png", 1 - 0.1 * number, 12)
+    found = find_labelled(folders)
+    form = first_form(found, None, quiet)
+    (note,) = read_examples(found, form, False, quiet).notes
+    assert note.startswith("3 pictures of 16 bits use the lowest sixteenth of their values")
+    coloured = Form("pictures", (3, 8, 8))
+    assert read_examples(found, coloured, False, quiet).notes == (note,)
+    deep(folders / "dog/bright.png", 0.2, 16)  # so the others are dark
+    assert read_examples(find_labelled(folders), form, False, quiet).notes == ()
+
+
 def test_pictures_where_features_belong(folders, tmp_path):
     (tmp_path / "rows.csv").write_text("a,label\n10,x\n30,y\n")
     rows, pictures = find_labelled(tmp_path / "rows.csv"), find_labelled(folders)
