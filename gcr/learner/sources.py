@@ -113,14 +113,15 @@ def batches_of(data: Any, image: Any, label: str | None) -> Iterator[tuple[Any, 
     if hugging_face.is_dataset(data):
         yield hugging_face.columns(data, image, label)
         return
-    if _has_numbers(data) and len(data) and _holds_examples("validation", data):
+    if isinstance(data, IterableDataset) or (_has_numbers(data) and len(data) and _holds_examples("validation", data)):
         data = DataLoader(data, 256)
     for batch in () if isinstance(data, Tensor) or not hasattr(data, "__iter__") else data:
         yield pair(batch, image, label)
 
 
 def _has_numbers(data: Any) -> bool:
-    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Tensor)
+    by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return by_number and not isinstance(data, Tensor | Mapping | IterableDataset)
 
 
 def _holds_examples(name: str, items: Any) -> bool:

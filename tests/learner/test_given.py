@@ -6,7 +6,7 @@ import torch
 from made_learners import A, B, blobs, mlp
 from PIL import Image
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 import gcr
 from gcr.settings import BadInput
@@ -29,6 +29,14 @@ class Medical(Dataset):
 class Iterated(Medical):
     def __iter__(self):
         return (self[row] for row in range(80))
+
+
+class Stream(IterableDataset):
+    def __len__(self):
+        return 80
+
+    def __iter__(self):
+        return zip(X, Y, strict=True)
 
 
 def flat():
@@ -77,6 +85,13 @@ def test_a_validation_that_ends_is_refused_before_training():
         learner.fit(X, Y, epochs=2, validation=iter([(X, Y)]))
     assert learner.engine is None
     learner.fit(X, Y, epochs=1, validation=iter([(X, Y)]))
+
+
+def test_validation_takes_a_stream_of_examples():
+    values = []
+    learner = gcr.Learner(mlp(), memory=20)
+    learner.fit(X, Y, epochs=1, validation=Stream(), on_epoch=lambda _, epoch: values.append(epoch.validation))
+    assert values == [learner.score(X, Y)]
 
 
 def test_numbers_of_numpy_are_numbers():
