@@ -136,8 +136,8 @@ class Core:
         return rows, labels
 
     def attach_head(self, layout: Layout, example: Any) -> Network:
-        """The network, moved to the device, with its head found."""
-        batch = self._example(layout, example)
+        """The network, moved to the device, with its head found: without an example, ``head`` names it."""
+        batch = None if example is None else self._example(layout, example)
         try:
             return attach(self.net.to(self.device), batch, None, self.head, layout.call)
         except BadInput:
@@ -150,9 +150,9 @@ class Core:
                 remedy = "float64 numbers reach net as float32, so make its parameters such by net.float()"
             raise BadInput(f"net cannot take x ({why}); an example is {given}: {remedy}") from None
 
-    def start(self, layout: Layout, example: Any, n_classes: int) -> None:
+    def start(self, layout: Layout, example: Any, n_classes: int, attached: Network | None = None) -> None:
         """Prepare network, optimizer and memory for inputs of this layout."""
-        network = self._trunk = self.attach_head(layout, example)
+        network = self.trunk = self.attach_head(layout, example) if attached is None else attached
         if layout.is_image:
             order_weights(network, self._example(layout, example))
         optimizer = self.optimizer
@@ -234,8 +234,8 @@ class Core:
         if not self.frozen:
             return rows
         with torch.no_grad(), computing(self.precision, self.device):
-            self._trunk.eval()
-            parts = [self._trunk.features(self._raw_views.plain(part)).float() for part in rows.split(AT_ONCE)]
+            self.trunk.eval()
+            parts = [self.trunk.features(self._raw_views.plain(part)).float() for part in rows.split(AT_ONCE)]
         return torch.cat(parts)
 
     def _engine(self, what: str) -> Engine:

@@ -51,7 +51,7 @@ def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "class_weights": learner.class_weights.to_json(),
         "clip": learner.clip,
         "precision": learner.precision,
-        "head": learner.head,
+        "head": getattr(learner.trunk, "head_name", None),  # of a network of ours: always the same
         "seed": learner.seed,
         "fits": learner.fits,
         "outputs": engine.n_outputs,
@@ -151,16 +151,18 @@ def _restored_extras(fresh: Extras, saved: Mapping[str, Tensor], net: Mapping[st
 
 
 def _load_net(learner: Core, layout: Layout, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Start the learner with the saved weights. An error names what does not fit."""
+    """Start the learner with the saved weights. An error names what does not fit. A network may refuse zeros, as
+    lengths or masks: it makes a pass only if the state, of an older gcr, does not name its head."""
     weights = {name.removeprefix(NET): tensor for name, tensor in tensors.items() if name.startswith(NET)}
     _refuse_other(weights, learner.net, about["outputs"])
-    example = _zeros(layout)
-    trunk = learner.attach_head(layout, example)
+    named = about["head"] is not None
+    example = _zeros(layout) if named else _example(learner, layout, tensors)
+    trunk = learner.attach_head(layout, None if named else example)
     given = learner.optimizer if isinstance(learner.optimizer, AnyOptimizer) else None
     cut_or_grow(trunk.head, about["outputs"], learner.seed, given)
     _refuse_other(weights, learner.net)
     learner.net.load_state_dict(weights)
-    learner.start(layout, example, about["outputs"])
+    learner.start(layout, example, about["outputs"], trunk)
 
 
 def _refuse_other(weights: Mapping[str, Tensor], net: nn.Module, outputs: int | None = None) -> None:
@@ -179,6 +181,17 @@ def _refuse_other(weights: Mapping[str, Tensor], net: nn.Module, outputs: int | 
             f"net does not fit the saved state: {name} is {shapes[0]} there, {shapes[1]} in net ({len(wrong)} "
             "differences in all); build the network as it was when it was saved"
         )
+
+
+def _example(learner: Core, layout: Layout, tensors: Mapping[str, Tensor]) -> Any:
+    """Remembered examples; zeros where memory holds none, or features."""
+    image = tensors.get(f"{MEMORY}image")
+    if learner.policy is None or learner.frozen or image is None or image.dtype != layout.dtype:
+        return _zeros(layout)
+    kept, pooled = (int(tensors[f"{MEMORY}{name}"]) for name in ("kept", "pooled"))
+    first, n = (0, kept) if kept > 0 else (learner.policy.buffer, pooled)
+    rows = image[first : first + min(n, 2)]
+    return layout.inputs(rows) if len(rows) else _zeros(layout)
 
 
 def _zeros(layout: Layout) -> Any:

@@ -193,13 +193,13 @@ def logits_of(output: Any) -> Any:
 
 def attach(
     net: nn.Module,
-    example: Tensor,
+    example: Tensor | None,
     n_classes: int | None = None,
     head: str | None = None,
     call: Call = call_plainly,
 ) -> Network:
     """``net`` as the training loop needs it. ``example`` is a batch of images as the network takes them, or as
-    ``call`` does. Without ``n_classes`` any number of logits will do.
+    ``call`` does; None where ``head`` has been found before. Without ``n_classes`` any number of logits will do.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> attach(net, torch.zeros(2, 1, 2, 2), n_classes=3).head
@@ -219,12 +219,15 @@ def attach(
 
 
 @torch.no_grad()
-def find_head(net: nn.Module, example: Tensor, head: str | None = None, call: Call = call_plainly) -> str:
+def find_head(net: nn.Module, example: Tensor | None, head: str | None = None, call: Call = call_plainly) -> str:
     """The name of the linear layer that makes the logits: given, or found by one pass in evaluation mode."""
     linear = {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
     known = f"its linear layers: {', '.join(linear) or 'none'}"
     if head is not None and head not in linear:
         raise BadInput(f'head must name an nn.Linear of net, got "{head}"; {known}')
+    if example is None:
+        assert head is not None
+        return head
     passes: list[tuple[str, Any, Any]] = []
     hooks = [
         layer.register_forward_hook(

@@ -339,3 +339,64 @@ def test_every_optimizer_of_torch_comes_back(tmp_path, name):
     learner.save(tmp_path / "state")
     again = Learner.load(tmp_path / "state", mlp(seed=1))
     assert same_weights(learner.fit(*blobs([C], n=8), epochs=1).net, again.fit(*blobs([C], n=8), epochs=1).net)
+
+
+class Lengths(nn.Module):
+    """Reads padded sequences by their lengths, which must not be 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.states, self.out = nn.Embedding(50, 4), nn.GRU(4, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, ids, lengths):
+        pack = nn.utils.rnn.pack_padded_sequence
+        return self.out(self.states(pack(self.words(ids), lengths, batch_first=True, enforce_sorted=False))[1][-1])
+
+
+class Masked(nn.Module):
+    """Attends to the tokens that a mask names, of which there must be one."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 4, batch_first=True)
+        self.words, self.layers, self.out = nn.Embedding(50, 4), nn.TransformerEncoder(layer, 1), nn.Linear(4, 2)
+
+    def forward(self, ids, mask):
+        return self.out(self.layers(self.words(ids), src_key_padding_mask=~mask)[:, 0])
+
+
+def texts():
+    ids, lengths = torch.arange(140).view(20, 7) % 50, 1 + torch.arange(20) % 7
+    mask = torch.arange(7) < lengths[:, None]
+    return (Lengths, (ids, lengths)), (Masked, {"ids": ids, "mask": mask})
+
+
+@pytest.mark.parametrize("options", [{}, {"frozen": True}, {"method": Finetune()}], ids=["memory", "features", "none"])
+def test_a_network_that_refuses_zeros_comes_back(options, tmp_path):
+    for make, x in texts():
+        learner = gcr.Learner(make(), 10, **options).fit(x, [0, 1] * 10, epochs=1)
+        learner.save(tmp_path / make.__name__)
+        loaded = gcr.Learner.load(tmp_path / make.__name__, make())
+        assert (loaded.predict(x) == learner.predict(x)).all()
+        for each in (learner, loaded):
+            each.fit(x, [0, 2] * 10, epochs=1)
+        equal_states(learner, loaded)
+
+
+@pytest.mark.parametrize("recipe", [10, gcr.GCR.paper(memory=10).memory], ids=["kept", "candidates alone"])
+def test_a_state_that_does_not_name_its_head_is_read_with_remembered_examples(recipe):
+    """As those of an older gcr."""
+    for make, x in texts():
+        learner = gcr.Learner(make(), recipe)
+        learner.observe(x, [0, 1] * 10)
+        about, tensors = learner.state()
+        loaded = gcr.Learner.from_state(json.loads(json.dumps(about | {"head": None})), tensors, make())
+        assert (loaded.predict(x) == learner.predict(x)).all()
+        equal_states(learner, loaded)
+
+
+def test_a_state_without_examples_and_head_is_read_with_zeros():
+    for options in ({"method": Finetune()}, {"frozen": True}):
+        learner = gcr.Learner(mlp(), 5, **options).fit(*blobs([A, B]), epochs=1)
+        about, tensors = learner.state()
+        equal_states(learner, gcr.Learner.from_state(about | {"head": None}, tensors, mlp(seed=1)))
