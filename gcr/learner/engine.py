@@ -32,6 +32,7 @@ from gcr.training.step_runner import StepRunner, pick_mode
 
 AHEAD = 64  # steps whose draws are made at once
 AT_ONCE = 256  # examples of a pass without gradients
+KEPT_SELECTIONS = 100  # of which it is kept what was said
 PLACE = ("steps", "batch", "offered", "arrived", "tasks", "selections")  # numbers that a saved engine has
 
 
@@ -214,8 +215,9 @@ class Engine:
         if type(place["offered"]) is not bool or not isinstance(place["selections"], list):
             raise Misfit("place.offered must be true or false, and place.selections a list")
         self.batch, self.tasks = place["batch"], place["tasks"]
-        for name in ("steps", "offered", "arrived", "selections"):
+        for name in ("steps", "offered", "arrived"):
             setattr(self.state, name, place[name])
+        self.state.selections = place["selections"][-KEPT_SELECTIONS:]
         if self.batch:
             self._make_runner()
 
@@ -259,10 +261,10 @@ class Engine:
         assert policy is not None
         assert state.memory is not None
         self.refuse_diverged()
-        key = (self.seed, len(state.selections))
+        key = (self.seed, int(state.memory.updates))
         with computing(self.precision, self.device, autocast=False):
             about = reselect(state.memory, policy, self.method, state.net, self.views, key, extras=state.extras)
-        state.selections.append({"task": self.tasks} | about)
+        state.selections = [*state.selections, {"task": self.tasks} | about][-KEPT_SELECTIONS:]
 
     def _on_own_stream(self) -> Any:
         return own_cuda_stream(self.device, self.stream) if self.stream is not None else nullcontext()

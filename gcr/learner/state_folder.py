@@ -236,8 +236,23 @@ def _write_version(folder: Path, number: int, about: Mapping[str, Any], tensors:
         "about": dict(about),
     }
     values = json.loads(json.dumps(values))  # as it will be read: keys are text, tuples are lists
+    text = (json.dumps(values | {"sha256": _own_hash(values)}, indent=1) + "\n").encode()
+    if len(text) > files.MAX_JSON_BYTES:
+        raise BadInput(
+            f"{ABOUT} must have at most {files.MAX_JSON_BYTES} bytes to be read again, got {len(text)}, most of them "
+            f"in {_largest(about)}; shorten it, as the names of classes; what was saved there before is unchanged"
+        )
     write_whole(folder / TENSORS, content)
-    write_whole(folder / ABOUT, (json.dumps(values | {"sha256": _own_hash(values)}, indent=1) + "\n").encode())
+    write_whole(folder / ABOUT, text)
+
+
+def _largest(about: Any) -> str:
+    """Where most of it is, as learner.classes."""
+    places = []
+    while isinstance(about, Mapping) and about:
+        places.append(max(about, key=lambda name: len(json.dumps(about[name]))))
+        about = about[places[-1]]
+    return ".".join(places)
 
 
 def _read_version(folder: Path, number: int) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -14,7 +14,9 @@ from torch import nn
 
 import gcr
 from gcr.learner import Learner, StateFolder, engine, state_folder
+from gcr.memory import Policy
 from gcr.methods import ClsEr, Der, ErAce, Finetune, Gcr, GcrPlus, Mir
+from gcr.select import Uniform
 from gcr.settings import BadInput
 
 
@@ -75,6 +77,27 @@ def test_a_selected_memory_goes_on_with_equal_bits(tmp_path):
     for learner in (straight, loaded):
         learner.fit(*blobs([C]), epochs=2)
     equal_states(straight, loaded)
+
+
+def test_only_the_last_selections_are_described_and_the_next_follows_their_number(tmp_path, monkeypatch):
+    policy = Policy(buffer=6, selector=Uniform(), every=12)
+    straight = gcr.Learner(mlp(), policy)
+    for x, y in batches(0, 8):
+        straight.observe(x, y)
+    monkeypatch.setattr(engine, "KEPT_SELECTIONS", 2)
+    learner = gcr.Learner(mlp(), policy)
+    for x, y in batches(0, 5):
+        learner.observe(x, y)
+    assert len(learner.state()[0]["place"]["selections"]) == 2
+    learner.save(tmp_path / "state")
+    loaded = gcr.Learner.load(tmp_path / "state", mlp(seed=1))
+    for x, y in batches(5, 8):
+        loaded.observe(x, y)
+    (about, tensors), (_, theirs) = straight.state(), loaded.state()
+    assert len(about["place"]["selections"]) == tensors["memory.updates"] == theirs["memory.updates"] == 8
+    assert torch.equal(tensors["memory.image"], theirs["memory.image"])
+    of_older = gcr.Learner.from_state(about, tensors, mlp(seed=1))
+    assert of_older.state()[0]["place"]["selections"] == about["place"]["selections"][-2:]
 
 
 CHILD = """

@@ -212,6 +212,15 @@ def test_a_full_disk_leaves_what_was_there(state, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_what_could_not_be_read_again_is_not_written(state, monkeypatch):
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 5000)
+    about = {"learner": {"seed": 0, "classes": ["long " * 1200]}}
+    with pytest.raises(BadInput, match=r"at most 5000 bytes .*, most of them in learner.classes; .* is unchanged"):
+        state.write(about, {})
+    assert names(state) == ["version-0001", "version-0002"]
+    assert_holds(state, 2)
+
+
 def test_killed_at_any_moment(tmp_path):
     """kill -9 before and after every change on disk: the old version or the new one is whole, never anything else."""
     outcomes = set()
