@@ -20,6 +20,7 @@ from gcr.learner.checks import (
 )
 from gcr.learner.class_weights import ClassWeights, Given
 from gcr.learner.engine import AT_ONCE, Engine
+from gcr.learner.extra_state import network_state
 from gcr.learner.head import grow_head, refuse_tied
 from gcr.learner.inputs import Layout, as_one
 from gcr.learner.labels import Labels
@@ -153,6 +154,7 @@ class Core:
     def start(self, layout: Layout, example: Any, n_classes: int, attached: Network | None = None) -> None:
         """Prepare network, optimizer and memory for inputs of this layout."""
         network = self.trunk = self.attach_head(layout, example) if attached is None else attached
+        network_state(self.net)  # refuses what could not be saved, before anything is learned
         if layout.is_image:
             order_weights(network, self._example(layout, example))
         optimizer = self.optimizer

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from gcr.learner.core import Core
 from gcr.learner.engine import AT_ONCE, Engine
+from gcr.learner.extra_state import is_extra
 from gcr.learner.sources import Source, batches_of, make_source
 from gcr.memory.examples import as_count
 from gcr.settings import BadInput
@@ -226,7 +227,8 @@ class Best:
 
 
 def _weights(engine: Engine) -> dict[str, Tensor]:
-    return engine.state.net.state_dict() | {f"extra.{name}": t for name, t in engine.state.extras.items()}
+    own = {name: tensor for name, tensor in engine.state.net.state_dict().items() if not is_extra(name)}
+    return own | {f"extra.{name}": t for name, t in engine.state.extras.items()}
 
 
 def words(epoch: FitEpoch) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from torch.optim import Optimizer
 from gcr.augment import Views
 from gcr.learner.class_weights import ClassWeights
 from gcr.learner.core import Core
+from gcr.learner.extra_state import is_extra, network_state
 from gcr.learner.head import cut_or_grow
 from gcr.learner.inputs import Layout
 from gcr.learner.labels import from_json, to_json
@@ -40,6 +42,7 @@ def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise BadInput("a learner that has seen nothing cannot be saved; call fit or observe first")
     engine = learner.engine
     engine.refuse_diverged()
+    weights, extra_state = network_state(learner.net)
     about = {
         "classes": [to_json(label) for label in learner.classes],
         "method": to_mapping(learner.method, named=True) | {"own": type(learner.method) not in METHODS},
@@ -56,8 +59,9 @@ def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "fits": learner.fits,
         "outputs": engine.n_outputs,
         "place": engine.place(),
+        "extra_state": extra_state,
     }
-    tensors = {NET + name: tensor for name, tensor in learner.net.state_dict().items()}
+    tensors = {NET + name: tensor for name, tensor in weights.items()}
     tensors |= {EXTRA + name: tensor for name, tensor in engine.state.extras.items()}
     tensors |= {OPTIMIZER + name: tensor for name, tensor in optimizer_tensors(engine.state.optimizer)}
     if engine.state.memory is not None:
@@ -153,7 +157,8 @@ def _restored_extras(fresh: Extras, saved: Mapping[str, Tensor], net: Mapping[st
 def _load_net(learner: Core, layout: Layout, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Start the learner with the saved weights. An error names what does not fit. A network may refuse zeros, as
     lengths or masks: it makes a pass only if the state, of an older gcr, does not name its head."""
-    weights = {name.removeprefix(NET): tensor for name, tensor in tensors.items() if name.startswith(NET)}
+    weights: dict[str, Any] = {n.removeprefix(NET): t for n, t in tensors.items() if n.startswith(NET)}
+    weights |= about.get("extra_state", {})
     _refuse_other(weights, learner.net, about["outputs"])
     named = about["head"] is not None
     example = _zeros(layout) if named else _example(learner, layout, tensors)
@@ -165,22 +170,26 @@ def _load_net(learner: Core, layout: Layout, about: Mapping[str, Any], tensors: 
     learner.start(layout, example, about["outputs"], trunk)
 
 
-def _refuse_other(weights: Mapping[str, Tensor], net: nn.Module, outputs: int | None = None) -> None:
+def _refuse_other(weights: Mapping[str, Any], net: nn.Module, outputs: int | None = None) -> None:
     """An error unless names and shapes are the same. With ``outputs``, a tensor of so many rows may have others in
     ``net``: that may be the head."""
     own = net.state_dict()
     wrong = [name for name in own if name not in weights] + [name for name in weights if name not in own]
-    for name in own.keys() & weights.keys():
+    for name in filterfalse(is_extra, own.keys() & weights.keys()):
         saved, here = weights[name].shape, own[name].shape
         if saved != here and not (outputs and saved[:1] == (outputs,) and saved[1:] == here[1:]):
             wrong.append(name)
     if wrong:
         name = min(wrong, key=[*own, *weights].index)
-        shapes = [tuple(held[name].shape) if name in held else "nothing" for held in (weights, own)]
+        shapes = [_shape(held[name]) if name in held else "nothing" for held in (weights, own)]
         raise BadInput(
             f"net does not fit the saved state: {name} is {shapes[0]} there, {shapes[1]} in net ({len(wrong)} "
             "differences in all); build the network as it was when it was saved"
         )
+
+
+def _shape(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, Tensor) else "extra state"
 
 
 def _example(learner: Core, layout: Layout, tensors: Mapping[str, Tensor]) -> Any:

@@ -423,3 +423,36 @@ def test_a_state_without_examples_and_head_is_read_with_zeros():
         learner = gcr.Learner(mlp(), 5, **options).fit(*blobs([A, B]), epochs=1)
         about, tensors = learner.state()
         equal_states(learner, gcr.Learner.from_state(about | {"head": None}, tensors, mlp(seed=1)))
+
+
+class Scale(nn.Module):
+    def __init__(self, state):
+        super().__init__()
+        self.state = state
+
+    def forward(self, x):
+        return x
+
+    def get_extra_state(self):
+        return self.state
+
+    def set_extra_state(self, state):
+        self.state = state
+
+
+@pytest.mark.parametrize("state", [torch.tensor([3, 4]), {"version": [1, None, 0.5]}], ids=["tensor", "values"])
+def test_extra_state_of_a_module_comes_back(state, tmp_path):
+    learner = gcr.Learner(nn.Sequential(Scale(state), mlp()), 10)
+    learner.fit(*blobs([A, B]), epochs=2, validation=lambda learner: -learner.fits, patience=1)
+    learner.save(tmp_path / "state")
+    net = nn.Sequential(Scale(torch.zeros(5)), mlp(seed=1))
+    equal_states(learner, gcr.Learner.load(tmp_path / "state", net))
+    assert str(net[0].state) == str(state)
+    with pytest.raises(BadInput, match=r"net does not fit the saved state: 0._extra_state is .* there, nothing in net"):
+        gcr.Learner.load(tmp_path / "state", nn.Sequential(nn.Identity(), mlp()))
+
+
+@pytest.mark.parametrize("state", [object(), {1: "a"}, (1, 2)], ids=["object", "keys", "tuple"])
+def test_extra_state_that_a_file_cannot_hold_is_refused_before_training(state):
+    with pytest.raises(BadInput, match=r'net must have extra state .* get_extra_state of "1.0"; return a tensor'):
+        gcr.Learner(nn.Sequential(mlp(), nn.Sequential(Scale(state))), 10).observe(*blobs([A, B]))
