@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gcr.augment import Views
@@ -156,12 +157,16 @@ def _restored_extras(fresh: Extras, saved: Mapping[str, Tensor], net: Mapping[st
 
 def _load_net(learner: Core, layout: Layout, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Start the learner with the saved weights. An error names what does not fit. A network may refuse zeros, as
-    lengths or masks: it makes a pass only if the state, of an older gcr, does not name its head."""
+    lengths or masks: it makes a pass only if it has lazy layers, or if the state, of an older gcr, does not name its
+    head."""
     weights: dict[str, Any] = {n.removeprefix(NET): t for n, t in tensors.items() if n.startswith(NET)}
     weights |= about.get("extra_state", {})
-    _refuse_other(weights, learner.net, about["outputs"])
+    lazy = any(map(is_lazy, learner.net.state_dict().values()))
     named = about["head"] is not None
-    example = _zeros(layout) if named else _example(learner, layout, tensors)
+    example = _zeros(layout) if named and not lazy else _example(learner, layout, tensors)
+    if lazy:
+        learner.attach_head(layout, example)  # its pass gives every layer a shape
+    _refuse_other(weights, learner.net, about["outputs"])
     trunk = learner.attach_head(layout, None if named else example)
     given = learner.optimizer if isinstance(learner.optimizer, AnyOptimizer) else None
     cut_or_grow(trunk.head, about["outputs"], learner.seed, given)

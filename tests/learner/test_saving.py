@@ -456,3 +456,18 @@ def test_extra_state_of_a_module_comes_back(state, tmp_path):
 def test_extra_state_that_a_file_cannot_hold_is_refused_before_training(state):
     with pytest.raises(BadInput, match=r'net must have extra state .* get_extra_state of "1.0"; return a tensor'):
         gcr.Learner(nn.Sequential(mlp(), nn.Sequential(Scale(state))), 10).observe(*blobs([A, B]))
+
+
+@pytest.mark.parametrize("options", [{}, {"frozen": True}], ids=["inputs", "features"])
+def test_lazy_layers_get_their_shapes_when_loaded(options, tmp_path):
+    def make():
+        return nn.Sequential(nn.LazyLinear(16), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(2))
+
+    learner = gcr.Learner(make(), 10, **options).fit(*blobs([A, B]), epochs=1)
+    learner.save(tmp_path / "state")
+    loaded = gcr.Learner.load(tmp_path / "state", make())
+    for each in (learner, loaded):
+        each.fit(*blobs([C]), epochs=1)
+    equal_states(learner, loaded)
+    with pytest.raises(BadInput, match=r"net does not fit the saved state: 0.weight is \(16, 8\) there, \(9, 8\) in"):
+        gcr.Learner.load(tmp_path / "state", nn.Sequential(nn.LazyLinear(9), *make()[1:]))
