@@ -62,6 +62,7 @@ class Engine:
         memory = policy.make_buffer(shape, network.head.out_features, device, dtype) if policy else None
         self.state = RunState.fresh(network, optimizer, method, memory, 1, device)
         self.made_optimizer = False  # from the layers that learn: those that are unfrozen later join it
+        self.own_values: list[dict[str, Any]] = []  # of the optimizer's groups, while a schedule changes them
         self._note_layers()
         self.batch = 0  # the largest so far
         self.tasks = 0  # that have ended

@@ -92,7 +92,6 @@ class Training:
         self.learner, self.source, self.options, self.epochs, self.show = learner, source, options, epochs, show
         self.steps = source.steps or 0
         self.scheduler: Any = None
-        self.values: list[dict[str, Any]] = []  # of the optimizer's groups, before the schedule
         self.known = 0  # classes whose examples were offered to memory
         if show and learner.engine is not None and learner.engine.state.memory is not None:
             held = learner.engine.state.memory
@@ -134,11 +133,15 @@ class Training:
         return metrics
 
     def restore_values(self) -> None:
-        """A schedule is that of one fit: the next begins with the values that the optimizer was made with."""
-        if self.values:
-            for group, values in zip(self.engine.state.optimizer.param_groups, self.values, strict=False):  # type: ignore[union-attr]
-                for name, value in values.items():  # a schedule writes into tensors
-                    group[name] = value.clone() if isinstance(value, Tensor) else value
+        """A schedule is that of one fit: the next begins with the optimizer's own values, and without those that a
+        scheduler added, as the initial rate."""
+        engine = self.learner.engine
+        if engine is not None and engine.own_values:
+            for group, values in zip(engine.state.optimizer.param_groups, engine.own_values, strict=False):  # type: ignore[union-attr]
+                for name in group.keys() - values.keys() - {"params"}:
+                    del group[name]
+                group.update(values)
+            engine.own_values = []
 
     def _begin(self) -> None:
         """Make the scheduler, once there is an optimizer."""
@@ -155,7 +158,7 @@ class Training:
             raise BadInput("schedule needs the number of steps, which x does not tell; give a DataLoader with a length")
         if self.engine.mode != "eager":  # a captured step has its learning rate in it
             self.engine.run_eagerly()
-        self.values = [
+        self.engine.own_values = [  # copies: a schedule writes into tensors
             {n: v.clone() if isinstance(v, Tensor) else v for n, v in group.items() if n != "params"}
             for group in optimizer.param_groups
         ]

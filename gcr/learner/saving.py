@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import asdict
-from itertools import filterfalse
+from itertools import filterfalse, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,7 +48,7 @@ def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "classes": [to_json(label) for label in learner.classes],
         "method": to_mapping(learner.method, named=True) | {"own": type(learner.method) not in METHODS},
         "memory": None if learner.policy is None else learner.policy.to_json(),
-        "optimizer": _optimizer_about(engine.state.optimizer, learner.net),
+        "optimizer": _optimizer_about(engine.state.optimizer, learner.net, engine.own_values),
         "layout": asdict(learner.layout) | {"names": [to_json(name) for name in learner.layout.names]},
         "augment": _augment_about(learner.augment),
         "frozen": learner.frozen,
@@ -213,8 +213,8 @@ def _zeros(layout: Layout) -> Any:
     return parts if layout.kind == "dict" else tuple(parts.values()) if layout.kind == "tuple" else parts[""]
 
 
-def _optimizer_about(optimizer: AnyOptimizer, net: nn.Module) -> dict[str, Any]:
-    """Class and groups, with the names of their parameters."""
+def _optimizer_about(optimizer: AnyOptimizer, net: nn.Module, own_values: list[dict[str, Any]]) -> dict[str, Any]:
+    """Class and groups, with the names of their parameters; inside a schedule, with the values from before it."""
     names = {parameter: name for name, parameter in net.named_parameters()}
     if isinstance(optimizer, Sgd):
         values = {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
@@ -223,7 +223,8 @@ def _optimizer_about(optimizer: AnyOptimizer, net: nn.Module) -> dict[str, Any]:
             "own": False,
             "groups": [values | {"params": [names[p] for p in optimizer.parameters]}],
         }
-    groups = [group | {"params": [names[p] for p in group["params"]]} for group in optimizer.param_groups]
+    both = zip_longest(optimizer.param_groups, own_values)
+    groups = [(own or group) | {"params": [names[p] for p in group["params"]]} for group, own in both]
     groups = [group | {"capturable": False} if "capturable" in group else group for group in groups]  # a GPU sets it
     plain = all(_is_plain(value) for group in groups for value in group.values())
     known = type(optimizer) is getattr(torch.optim, type(optimizer).__name__, None)

@@ -340,6 +340,23 @@ def test_what_a_schedule_writes_into_is_as_it_was_after_its_fit():
             assert group["betas"] == (0.9, 0.999)
 
 
+def test_a_rate_that_is_changed_between_two_schedules_counts():
+    net, rates = mlp(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    learner = gcr.Learner(net, memory=10, optimizer=optimizer)
+    for rate in (0.1, 0.01):
+        optimizer.param_groups[0]["lr"] = rate
+        before = dict(optimizer.param_groups[0])
+        learner.fit(
+            *(X, NUMBERS),
+            epochs=1,
+            schedule=lambda o, n: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 0.5),
+            on_epoch=lambda learner, epoch: rates.append(optimizer.param_groups[0]["lr"]),
+        )
+        assert optimizer.param_groups[0] == before
+    assert rates == [0.05, 0.005]
+
+
 def one_cycle(optimizer, steps):
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=steps)
 

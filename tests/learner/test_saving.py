@@ -191,6 +191,23 @@ def test_an_optimizer_of_the_loaded_network_is_taken(tmp_path):
     assert not torch.equal(net[2].weight, before)
 
 
+def one_cycle(optimizer, steps):
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=steps)
+
+
+@pytest.mark.parametrize("schedule", [torch.optim.lr_scheduler.CosineAnnealingLR, one_cycle])
+def test_a_checkpoint_within_a_schedule_has_the_rates_of_the_optimizer(schedule, tmp_path):
+    def save(learner, epoch):
+        assert learner.optimizer.param_groups[0]["lr"] != 1e-3
+        learner.save(tmp_path / "state")
+
+    learner = gcr.Learner(mlp(), 10).fit(*blobs([A, B]), epochs=1, schedule=schedule, on_epoch=save)
+    loaded = gcr.Learner.load(tmp_path / "state", mlp(seed=1))
+    own, theirs = ({**each.optimizer.param_groups[0], "params": None} for each in (learner, loaded))
+    assert own == theirs
+    assert (own["lr"], own["betas"]) == (1e-3, (0.9, 0.999))
+
+
 def test_the_version_before_is_kept(tmp_path):
     learner = gcr.Learner(mlp(), memory=5)
     for x, y in batches(0, 3):
