@@ -125,7 +125,7 @@ class Core:
     def follow_layers(self) -> None:
         """Layers may have been put into ``net``, or replaced, since the last step."""
         engine = self._engine("follow_layers")
-        if self.frozen and self._trunk.head is not engine.state.net.head:
+        if self.frozen and self.trunk.head is not engine.state.net.head:
             raise BadInput("the head of net was replaced, which frozen=True does not follow; make a new Learner")
         engine.follow_layers()
 
