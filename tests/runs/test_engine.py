@@ -162,7 +162,7 @@ def test_a_full_disk_is_named_with_the_file(tmp_path, monkeypatch):
     assert error.endswith(": No space left on device; put that right, and the same command continues")
 
 
-# --- How long runs will take: measured once, kept, and never more than was allowed
+# --- How long runs will take: measured once, kept, and in little more time than was allowed
 
 CPU = torch.device("cpu")
 
