@@ -41,6 +41,7 @@ class Engine:
 
     layers: list[nn.Parameter]  # of the network when it was last looked at
     learns: list[bool]  # which of them wanted a gradient then
+    outputs: int  # of the head then
 
     def __init__(
         self,
@@ -140,6 +141,7 @@ class Engine:
 
     def grow(self, n_outputs: int) -> None:
         """Give the head more outputs. What memory has stored does not know them."""
+        self.follow_layers()
         state, head = self.state, self.state.net.head
         refuse_tied(state.net)
         before = [id(parameter) for parameter in head.parameters()]
@@ -153,6 +155,8 @@ class Engine:
         """Layers that were put into the network, or replaced, since it was last looked at learn from now on."""
         now = list(self.state.net.parameters())
         if len(now) != len(self.layers) or any(a is not b for a, b in zip(now, self.layers, strict=True)):
+            if self.n_outputs < self.outputs:
+                raise BadInput(f"the head of net must keep its {self.outputs} outputs or more, got {self.n_outputs}")
             self.state.net.to(self.device)
             self._widen()
             self._follow_layers()
@@ -170,6 +174,7 @@ class Engine:
     def _note_layers(self) -> None:
         self.layers = list(self.state.net.parameters())
         self.learns = [parameter.requires_grad for parameter in self.layers]
+        self.outputs = self.n_outputs
 
     def _follow_layers(self) -> None:
         """The head has grown, or layers have been frozen, unfrozen, put in or replaced since the last step."""

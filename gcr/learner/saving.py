@@ -160,7 +160,7 @@ def _load_net(learner: Core, layout: Layout, about: Mapping[str, Any], tensors: 
     lengths or masks: it makes a pass only if it has lazy layers, or if the state, of an older gcr, does not name its
     head."""
     weights: dict[str, Any] = {n.removeprefix(NET): t for n, t in tensors.items() if n.startswith(NET)}
-    weights |= about.get("extra_state", {})
+    weights |= {name: value for name, value in about.get("extra_state", {}).items() if is_extra(name)}
     lazy = any(map(is_lazy, learner.net.state_dict().values()))
     named = about["head"] is not None
     example = _zeros(layout) if named and not lazy else _example(learner, layout, tensors)

@@ -231,6 +231,15 @@ def test_a_head_that_is_replaced_learns_and_the_old_one_leaves_the_optimizer(met
     assert len(learner.classes) == 3
 
 
+def test_a_head_with_fewer_outputs_is_refused():
+    own = net()
+    learner = Learner(own, memory=12, class_weight="balanced").fit(X, Y, epochs=1)
+    own[3] = nn.Linear(16, 1)
+    for _ in range(2):
+        with pytest.raises(BadInput, match="must keep its 2 outputs or more, got 1"):
+            learner.fit(X, Y, epochs=1)
+
+
 def test_a_layer_replaced_under_the_users_own_optimizer_is_refused():
     own = net()
     learner = Learner(own, memory=12, optimizer=torch.optim.Adam(own.parameters())).fit(X, Y, epochs=1)
