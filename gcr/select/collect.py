@@ -121,7 +121,8 @@ def _last_layer(
     device = next(net.parameters()).device
     seen: list[tuple[Tensor, Tensor]] = []
     hook = last_layer.register_forward_hook(
-        lambda _, inputs, output: seen.append((inputs[0].detach(), output.detach()))
+        lambda _, args, named, output: seen.append(([*args, *named.values()][0].detach(), output.detach())),
+        with_kwargs=True,
     )
     columns: list[tuple[Tensor, Tensor, Tensor]] = []
     try:

@@ -30,6 +30,20 @@ def test_gradients_are_those_of_autograd():
     assert pool.weights.tolist() == [1.0] * 8
 
 
+def test_a_last_layer_that_is_called_by_keyword():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(input=x)
+
+    net, x = Named(), torch.randn(6, 4)
+    pool = gcr.collect(net, [(x, torch.arange(6) % 3)])
+    assert torch.equal(pool.features.float(), x)
+
+
 def test_the_network_is_left_as_it_was():
     net = make_net().train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
