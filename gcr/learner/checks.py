@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gcr.memory import BalancedReservoir, Policy
 from gcr.memory.examples import as_count
@@ -86,3 +87,36 @@ def checked_clip(clip: float | None) -> float:
     if isinstance(clip, int | float) and not isinstance(clip, bool) and clip > 0:
         return float(clip)
     raise BadInput(f"clip must be a number > 0, or None, got {clip!r}")
+
+
+def refuse_without_gradients() -> None:
+    if not torch.is_grad_enabled():
+        raise BadInput("learning needs gradients, which are off; call it outside of torch.no_grad()")
+
+
+def is_extra(name: str) -> bool:
+    """Whether this name in a ``state_dict`` is that of what a module keeps by ``get_extra_state``."""
+    return name.rpartition(".")[2] == "_extra_state"
+
+
+def network_state(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """``state_dict`` as a file can hold it: tensors, and what JSON gives back as it was."""
+    tensors, values = {}, {}
+    for name, value in net.state_dict().items():
+        if isinstance(value, Tensor):
+            tensors[name] = value
+        elif _json_holds(value):
+            values[name] = value
+        else:
+            raise BadInput(
+                f"net must have extra state that can be saved, got {type(value).__name__} from get_extra_state of "
+                f'"{name.rpartition(".")[0]}"; return a tensor, or text, numbers, lists and dicts with text as keys'
+            )
+    return tensors, values
+
+
+def _json_holds(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False

@@ -17,10 +17,10 @@ from gcr.learner.checks import (
     checked_optimizer,
     checked_policy,
     checked_precision,
+    network_state,
 )
 from gcr.learner.class_weights import ClassWeights, Given
 from gcr.learner.engine import AT_ONCE, Engine
-from gcr.learner.extra_state import network_state
 from gcr.learner.head import grow_head, refuse_tied
 from gcr.learner.inputs import Layout, as_one
 from gcr.learner.labels import Labels
@@ -110,10 +110,6 @@ class Core:
         if self.engine is not None and known > self.engine.n_outputs:
             self.engine.grow(known)
         return self.labels.learn(values)
-
-    def check_gradients(self) -> None:
-        if not torch.is_grad_enabled():
-            raise BadInput("learning needs gradients, which are off; call it outside of torch.no_grad()")
 
     def step(self, rows: Tensor, labels: Tensor, offers: bool = True) -> None:
         """Train on a batch from ``take``."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gcr.learner.checks import is_extra
 from gcr.learner.core import Core
 from gcr.learner.engine import AT_ONCE, Engine
-from gcr.learner.extra_state import is_extra
 from gcr.learner.sources import Source, batches_of, make_source
 from gcr.memory.examples import as_count
 from gcr.settings import BadInput

@@ -96,8 +96,10 @@ def grown_extras(method: Method, net: Network, extras: Extras) -> Extras:
     ones as at the beginning. Copies of layers that have been frozen stay, those of layers that are gone do not."""
     fresh = method.extras(net, 1)
     there = {name for name, _ in [*net.named_parameters(), *net.named_buffers()]}
+    copies = {name.partition(".")[0] for name in fresh if name.partition(".")[2] in there}
     for name, old in extras.items():
-        if name not in fresh and name.partition(".")[2] not in there:
+        prefix, _, inner = name.partition(".")
+        if prefix in copies and inner not in there:
             continue
         new = fresh.get(name, old)
         if new.shape[1:] != old.shape[1:] or new.shape[:1] < old.shape[:1]:  # another layer under its name

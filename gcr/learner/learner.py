@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from gcr.learner import fitting, saving
+from gcr.learner.checks import refuse_without_gradients
 from gcr.learner.core import Core
 from gcr.learner.engine import AT_ONCE
 from gcr.learner.inputs import Layout
@@ -79,14 +80,14 @@ class Learner(Core):
         learning-rate scheduler, which is stepped after every batch. ``on_epoch(learner, epoch)`` is called after every
         epoch; if it returns True, training stops. ``progress`` shows a bar, by default on a terminal.
         """
-        self.check_gradients()
+        refuse_without_gradients()
         options = fitting.Options(epochs, batch, validation, patience, schedule, on_epoch, progress, image, label)
         fitting.fit(self, x, y, options)
         return self
 
     def observe(self, x: Any, y: Any) -> Tensor:
         """One step on one batch, which is then offered to memory. Returns the loss, on the device."""
-        self.check_gradients()
+        refuse_without_gradients()
         if len(y) == 1 and self.needs_two:
             raise BadInput(
                 "a batch of one example has no BatchNorm statistics; give two or more, or use a network with LayerNorm "

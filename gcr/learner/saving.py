@@ -15,9 +15,9 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gcr.augment import Views
+from gcr.learner.checks import is_extra, network_state
 from gcr.learner.class_weights import ClassWeights
 from gcr.learner.core import Core
-from gcr.learner.extra_state import is_extra, network_state
 from gcr.learner.head import cut_or_grow
 from gcr.learner.inputs import Layout
 from gcr.learner.labels import from_json, to_json

@@ -46,8 +46,8 @@ class Network(nn.Module):
         are part of what is frozen."""
         super().train(mode)
         for layer in self.modules() if mode else ():
-            if isinstance(layer, _BatchNorm) and layer.affine and not any(p.requires_grad for p in layer.parameters()):
-                layer.eval()
+            if isinstance(layer, _BatchNorm) and layer.affine:
+                layer.training = layer.weight.requires_grad or layer.bias.requires_grad
         return self
 
     def features(self, images: Tensor) -> Tensor:

@@ -231,6 +231,14 @@ def test_a_head_that_is_replaced_learns_and_the_old_one_leaves_the_optimizer(met
     assert len(learner.classes) == 3
 
 
+def test_tensors_that_a_method_adds_later_stay_when_the_head_grows():
+    learner = Learner(net(), memory=12, method=GcrPlus()).fit(X, Y, epochs=1)
+    learner.engine.state.extras |= {"count": torch.tensor(3), "my.sum": torch.ones(2)}
+    learner.fit(*blobs([C], n=20), epochs=1)
+    assert learner.engine.state.extras["count"] == 3
+    assert learner.engine.state.extras["my.sum"].tolist() == [1, 1]
+
+
 def test_a_head_with_fewer_outputs_is_refused():
     own = net()
     learner = Learner(own, memory=12, class_weight="balanced").fit(X, Y, epochs=1)
