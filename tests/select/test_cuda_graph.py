@@ -109,8 +109,11 @@ def test_memory_that_torch_will_not_give_back_stays(monkeypatch):
 @pytest.mark.gpu
 def test_on_a_gpu_a_capture_takes_memory_that_nothing_uses():
     torch.cuda.empty_cache()
+    before, blocks = torch.cuda.memory_reserved(), []
     with torch.cuda.stream(torch.cuda.Stream()):
-        torch.empty(2**30, dtype=torch.uint8, device="cuda")  # stays with torch, for this stream
+        while torch.cuda.memory_reserved() < before + 2**30:  # other tests may have left room for some
+            blocks.append(torch.empty(2**30, dtype=torch.uint8, device="cuda"))
+    blocks.clear()  # the last one stays with torch, for this stream
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**28) / total)
     made = []
