@@ -72,17 +72,17 @@ class GcrPlus(Method):
         return 2 * asked
 
     def extras(self, net: Network, n_tasks: int) -> Extras:
-        copies = (EMA, OLD) if self.keep > 0 else (EMA,)
+        copies = [copy for copy, weight in ((EMA, self.decay), (OLD, self.keep)) if weight > 0]
         tensors = {copy + name: t.detach().clone() for copy in copies for name, t in learned_tensors(net).items()}
         seen = torch.zeros(len(net.head.weight), dtype=torch.bool, device=net.head.weight.device)
         steps = torch.zeros((), dtype=torch.int64, device=seen.device)
         return tensors | {"seen": seen, "known": seen.clone(), "steps": steps}  # known: to the old network
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
-        output, *old = net.each(new.images, *(view for batch in replay for view in batch.views))
         before = extras["seen"].clone()
         present = note_classes(extras["seen"], new, replay)
-        self._begin_classes(before, extras)
+        self._begin_classes(net, before, extras)  # before a pass moves BatchNorm's running statistics
+        output, *old = net.each(new.images, *(view for batch in replay for view in batch.views))
         logits = among(output.logits, present | ~extras["seen"]) if self.softmax == "own" else output.logits
         value = new.cross_entropy(logits)
         if replay:
@@ -99,13 +99,14 @@ class GcrPlus(Method):
             values = values + self.gamma * supervised_contrast(*features, batch.labels, self.temperature)
         return weighted_mean(values, batch.weights)
 
-    def _begin_classes(self, before: Tensor, extras: Extras) -> None:
-        """Where a class is new, the EMA becomes the old network and begins again."""
+    def _begin_classes(self, net: Network, before: Tensor, extras: Extras) -> None:
+        """Where a class is new, what predicts becomes the old network, and the EMA begins again."""
         came = (extras["seen"] != before).any()
         if self.keep > 0:
             turns = came & (extras["steps"] >= FEW_STEPS)
-            ema = copy_in(EMA, extras)
-            update_ema([extras[OLD + name] for name in ema], list(ema.values()), turns.float())
+            old, ema = copy_in(OLD, extras), copy_in(EMA, extras)
+            predicts = [ema[name] for name in old] if ema else held_by(net, old)
+            update_ema(list(old.values()), predicts, turns.float())
             extras["known"].copy_(torch.where(turns, before, extras["known"]))
         extras["steps"].masked_fill_(came, 0)
 
@@ -121,8 +122,8 @@ class GcrPlus(Method):
 
     def after_step(self, net: Network, extras: Extras) -> None:
         share = (1 / (self.window * extras["steps"].add_(1))).clamp(1 - self.decay, 1.0)
-        ema = copy_in(EMA, extras)
-        update_ema(list(ema.values()), held_by(net, ema), share)
+        if ema := copy_in(EMA, extras):
+            update_ema(list(ema.values()), held_by(net, ema), share)
 
     def note_remembered(self, labels: Tensor, extras: Extras) -> None:
         """They are not new when they are replayed. A network that others trained does not become the old network:
