@@ -113,8 +113,9 @@ class RunFolder:
                 f"{there} cannot be read ({why}); move {whose} away, or choose another --out or --name"
             ) from None
         if different := differences(other, experiment):
+            remedy = "choose" if self.finished or not self.ended else "it diverged, so remove it, or choose"
             raise BadInput(
-                f"{self.path} holds another experiment ({'; '.join(different)}); choose another --name or --out"
+                f"{self.path} holds another experiment ({'; '.join(different)}); {remedy} another --name or --out"
             )
         if self.finished:
             try:

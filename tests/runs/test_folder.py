@@ -87,6 +87,18 @@ def test_another_experiment_is_refused_and_nothing_is_touched(finished):
     assert {p.name: p.read_bytes() for p in finished.folder.path.iterdir()} == before
 
 
+def test_another_experiment_that_diverged_may_be_removed(tmp_path):
+    folder = RunFolder(tmp_path / "run" / "seed-0")
+    folder.begin(small(lr=1e30))
+    with pytest.raises(BadInput, match=r"; choose another --name or --out$"):
+        folder.check(small(lr=0.03))
+    folder.fail("loss is NaN or inf")
+    with pytest.raises(BadInput, match=r"; it diverged, so remove it, or choose another --name or --out$"):
+        folder.check(small(lr=0.03))
+    shutil.rmtree(folder.path)
+    folder.check(small(lr=0.03))
+
+
 def test_the_same_experiment_is_welcome(finished):
     finished.folder.check(finished.experiment)
     assert finished.folder.finished
