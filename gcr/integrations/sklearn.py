@@ -90,16 +90,22 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn from nothing: what was learned before is dropped."""
         if hasattr(self, FITTED):
             del self.learner_
-        return self.partial_fit(X, y)
+        return self._learn(X, y, whole=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn what has come, and keep what was learned. ``classes`` are more labels that have a column."""
+        return self._learn(X, y, classes)
+
+    def _learn(self, X: Any, y: Any, classes: Any = None, whole: bool = False) -> Self:
+        """``whole``: all classes are there, so that none of ``class_weight`` comes later."""
         first = not hasattr(self, FITTED)
         epochs = None if self.epochs is None else as_count("epochs", self.epochs, 1)
         batch = as_count("batch_size", self.batch_size, 1)
         X, y = validate_data(self, X, y, reset=first, **self._rules())
         check_classification_targets(y)
         found = np.unique(y) if classes is None else np.union1d(classes, y)
+        if whole and isinstance(self.class_weight, Mapping):
+            _check_weighted(self.class_weight, found.tolist())
         if first:
             learner = self._new_learner(X.shape[1:], len(found))
         else:
@@ -182,6 +188,16 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = self.net is not None
         return tags
+
+
+def _check_weighted(weights: Mapping[Any, float], labels: list[Any]) -> None:
+    """As in scikit-learn: a weight may be of no class only where every class has one."""
+    strange, bare = [key for key in weights if key not in labels], [label for label in labels if label not in weights]
+    if strange and bare:
+        raise BadInput(
+            f"class_weight must have labels of y as keys, got {strange[0]!r}, while {bare[0]!r} has no weight; correct "
+            "it, or give every class a weight"
+        )
 
 
 def _as_type(labels: np.ndarray, like: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 come later, bad input."""
 
 import pickle
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -176,6 +177,7 @@ def test_a_module_is_copied(blobs):
         ({"hidden_layer_sizes": (10, 0)}, "hidden_layer_sizes must be"),
         ({"net": lambda features, classes: "net"}, "net must return a torch.nn.Module, got str"),
         ({"class_weight": "equal"}, "class_weight must be"),
+        ({"class_weight": {"ant": 2.0, "Bee": 3.0}}, "labels of y as keys, got 'Bee', while 'bee' has no weight"),
     ],
 )
 def test_bad_parameters_are_named_when_it_is_fitted(blobs, given, message):
@@ -184,6 +186,25 @@ def test_bad_parameters_are_named_when_it_is_fitted(blobs, given, message):
         classifier.fit(*blobs)
     with pytest.raises(NotFittedError):
         classifier.predict(blobs[0])
+
+
+@pytest.mark.parametrize(
+    ("labels", "refused"),
+    [(["ant", "emu"], True), ([0, 1], True), (["ant", "bee"], False), (["ant", "bee", "cat", "dog", "emu"], False)],
+)
+def test_labels_in_class_weight_are_refused_where_scikit_learn_does(blobs, labels, refused):
+    weights = dict.fromkeys(labels, 2.0)
+    for classifier in (LogisticRegression(class_weight=weights), small(class_weight=weights)):
+        with pytest.raises(ValueError, match="class_weight") if refused else nullcontext():
+            classifier.fit(*blobs)
+
+
+def test_class_weight_may_name_classes_that_come_later(blobs):
+    x, y = blobs
+    later = y == "ant"
+    classifier = small(class_weight={"ant": 3.0}).partial_fit(x[~later], y[~later]).partial_fit(x[later], y[later])
+    weights = classifier.learner_.engine.state.class_weights.tolist()
+    assert dict(zip(classifier.learner_.classes, weights, strict=True)) == {"bee": 1, "cat": 1, "dog": 1, "ant": 3}
 
 
 # --- `gcr.CoresetSelector`: scikit-learn's own checks, its tools, and bad input
