@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gcr.classifier.sources import FeatureRows, PictureFiles, Source
 from gcr.data.archive import MAX_MEMBER_BYTES
-from gcr.data.pictures import BadPicture, Tally, decode, opened
+from gcr.data.pictures import FAINT, BadPicture, Tally, decode, opened
 from gcr.data.source import Pixels, times
 from gcr.settings import BadInput, Misfit
 
@@ -28,7 +28,6 @@ LARGEST_BY_DEFAULT = 64  # pixels
 LARGEST_FOR_CONVNET = 32
 NETS = ("convnet", "resnet18", "mlp")
 BLOCK = 256  # pictures between two reports of progress
-FAINT = 16  # of 255, as 12 bits fill of 16
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,10 +12,8 @@ from gcr.data.catalog import find
 from gcr.data.download import fetch
 from gcr.data.importers import FORMATS, Format
 from gcr.data.source import Wanted, check_source
-from gcr.data.writing import Progress, no_progress, write_set
+from gcr.data.writing import Progress, Say, no_progress, write_set
 from gcr.settings import BadInput, unknown
-
-Say = Callable[[str], None]
 
 
 def import_set(
@@ -40,7 +37,7 @@ def import_set(
     check_source(source, wanted)
     for note in source.notes:
         say(f"{name}: {note}")
-    return write_set(name, chosen.name, source, progress)
+    return write_set(name, chosen.name, source, progress, say)
 
 
 def get_set(

@@ -22,6 +22,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".gif", ".tif", ".
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "PPM", "GIF", "TIFF")  # no others: Pillow runs programs for some
 MAX_PIXELS = 80_000_000  # of one picture: larger ones are taken for bombs
 MAX_DECODED = 40_000_000  # pixels in memory at a time, in all threads: they need up to 24 bytes each
+FAINT = 16  # of 255, as 12 bits fill of 16
 NAMED = 5  # bad pictures that are named; the others are counted
 
 

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 import gcr
 from gcr.data.blocks import BlockDigests
 from gcr.data.cache import LAYOUT, About, aside, data_root, put_back
-from gcr.data.pictures import BadPictures, Tally
+from gcr.data.pictures import FAINT, BadPictures, Tally
 from gcr.data.source import Part, Pixels, Source, counts, times
 from gcr.files import is_left, sync_folder, this_process, write_json
 from gcr.settings import BadInput
 
 Progress = Callable[[str, int, int], None]  # what, how much is done, of how much
+Say = Callable[[str], None]
 LEFTOVER_SECONDS = 7 * 24 * 3600
 REPLACE_ATTEMPTS = 3
 
@@ -35,7 +36,9 @@ def no_progress(what: str, done: int, total: int) -> None:
     pass
 
 
-def write_set(name: str, format_name: str, source: Source, progress: Progress = no_progress) -> About:
+def write_set(
+    name: str, format_name: str, source: Source, progress: Progress = no_progress, say: Say = lambda line: None
+) -> About:
     """Write the data set and put it in the place of an earlier one of that name."""
     root = data_root()
     folder = root / f".{name}.{this_process()}.part"
@@ -46,7 +49,7 @@ def write_set(name: str, format_name: str, source: Source, progress: Progress = 
         shutil.rmtree(folder, ignore_errors=True)  # a process of the same number that was killed
         folder.mkdir()
         _check_space(folder, source)
-        about = _write_arrays(folder, name, format_name, source, progress)
+        about = _write_arrays(folder, name, format_name, source, progress, say)
         write_json(folder / "about.json", asdict(about))
         _replace(folder, root / name)
         sync_folder(root)
@@ -57,7 +60,7 @@ def write_set(name: str, format_name: str, source: Source, progress: Progress = 
     return about
 
 
-def _write_arrays(folder: Path, name: str, format_name: str, source: Source, progress: Progress) -> About:
+def _write_arrays(folder: Path, name: str, format_name: str, source: Source, progress: Progress, say: Say) -> About:
     sha256: dict[str, str] = {}
     digests: dict[str, str] = {}  # of blocks
     bad = Tally()
@@ -85,6 +88,11 @@ def _write_arrays(folder: Path, name: str, format_name: str, source: Source, pro
         labels = iter([part.labels.astype("<i8")])
         sha256[file], digests[file] = write_array(folder / file, (n,), "<i8", labels)
     bad.check()
+    if not histogram.counts[:, FAINT + 1 :].any():
+        say(
+            f"{name}: no training image has a value above {FAINT} of 255, so all are nearly black; if they have values "
+            "of 12 bits in files of 16, multiply these by 16 first"
+        )
     n_classes = len(source.class_names)
     return About(
         layout=LAYOUT,

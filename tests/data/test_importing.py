@@ -11,6 +11,7 @@ from threading import Thread
 import made_data as made
 import numpy as np
 import pytest
+from PIL import Image
 
 from gcr.data import is_cached, open_cached
 from gcr.data.catalog import Archive
@@ -92,6 +93,17 @@ def test_import_says_what_it_took(cache, tmp_path):
     assert about.source == "image-folder"
     assert said[0] == f"birds: reading {tmp_path / 'photos'} as image-folder"
     assert "3 of 15 pictures are held out" in said[1]
+
+
+@pytest.mark.parametrize("n_bits", [12, 16])
+def test_import_says_if_all_pictures_are_nearly_black(cache, tmp_path, n_bits):
+    for number in range(8):
+        file = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 2**n_bits - 1 - number, dtype=np.uint16)).save(file)
+    said = []
+    import_set("deep", [tmp_path / "photos"], say=said.append)
+    assert ("no training image has a value above 16 of 255" in said[-1]) == (n_bits == 12)
 
 
 def test_import_names_the_folder_it_found(cache, tmp_path, monkeypatch):
