@@ -18,8 +18,8 @@ draws and selection are those of ``gcr.train``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -34,13 +34,13 @@ from gcr.memory.examples import as_count
 from gcr.memory.randomness import generator
 from gcr.methods import Batch, ErAce, Gcr, Method, Mir
 from gcr.models import Network, attach
-from gcr.models.network import Output
+from gcr.models.network import Output, modes_kept
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training.randomness import AdmissionDraws, DrawPlan, ReplayDraws
 from gcr.training.reselect import order_by_herding, reselect
 from gcr.training.settings import Training
-from gcr.training.step import Incoming, draw_plan, draw_replays, make_views, offer, sampler_of
+from gcr.training.step import Incoming, draw_plan, draw_replays, offer, replay_batches, sampler_of
 
 Augment = Callable[[Any], Any]  # a batch as the network takes it -> such a batch
 COUNTERS = ("steps", "tasks", "arrived")
@@ -91,18 +91,7 @@ class Rehearsal:
         policy, draws = self._policy(len(y)), self._draws(len(y), logits.device)
         asked = _replay_draws(self._plan(len(y)), draws)
         drawn = draw_replays(memory, sampler_of(self.method, policy), asked, policy.kept_weights == "relative")
-        wanted = [
-            (kind, columns["image"], u)
-            for of, columns, each in zip(self.method.replays, drawn, asked, strict=True)
-            for kind, u in zip(of.views, each.views, strict=True)
-        ]
-        made = iter(make_views(self._views(), wanted))
-        replay = tuple(
-            Batch(
-                tuple(next(made) for _ in of.views), *(columns[name] for name in ("label", "logits", "weight", "task"))
-            )
-            for of, columns in zip(self.method.replays, drawn, strict=True)
-        )
+        replay, _ = replay_batches(self._views(), self.method, drawn, asked)
         return self._added(self._attached(net, rows, logits), y, logits, replay)
 
     def _added(self, network: Network, y: Tensor, logits: Tensor, replay: tuple[Batch, ...]) -> Tensor:
@@ -305,14 +294,3 @@ def _replay_draws(plan: DrawPlan, draws: dict[str, Tensor]) -> tuple[ReplayDraws
         ReplayDraws(draws[f"replay {i}"], tuple(draws[f"replay {i} view {v}"] for v in range(len(kinds))))
         for i, kinds in enumerate(plan.replays)
     )
-
-
-@contextmanager
-def modes_kept(net: nn.Module) -> Iterator[None]:
-    """Afterwards every module is in training or evaluation mode as it is now."""
-    modes = [(module, module.training) for module in net.modules()]
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -175,15 +175,22 @@ def takes(network: Network, example: Tensor) -> bool:
 
 
 @contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every layer has its own mode again."""
+def modes_kept(net: nn.Module) -> Iterator[None]:
+    """Afterwards every layer is in training or evaluation mode as it is now."""
     modes = [(module, module.training) for module in net.modules()]
-    net.eval()
     try:
         yield
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards every layer has its own mode again."""
+    with modes_kept(net):
+        net.eval()
+        yield
 
 
 def logits_of(output: Any) -> Any:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gcr.models.network import evaluating
+
 
 def statistics_layers(net: nn.Module) -> list[_BatchNorm]:
     """The layers of batch normalisation that keep running statistics."""
@@ -33,25 +35,22 @@ def recompute_bn(net: nn.Module, batches: Iterable[Tensor]) -> None:
     (tensor([4.]), tensor([2.]))
     """
     layers, running = statistics_layers(net), statistics(net)
-    modes = [(module, module.training) for module in net.modules()]
     momenta = [layer.momentum for layer in layers]
     before = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
     totals, n = [torch.zeros_like(of) for of in running], 0
-    net.eval()
-    for layer in layers:
-        layer.train()
-        layer.momentum = 1.0  # what is there is replaced by each batch
     try:
-        for batch in batches:
-            torch._foreach_zero_(running)
-            net(batch)
-            torch._foreach_add_(totals, running, alpha=len(batch))
-            n += len(batch)
+        with evaluating(net):
+            for layer in layers:
+                layer.train()
+                layer.momentum = 1.0  # what is there is replaced by each batch
+            for batch in batches:
+                torch._foreach_zero_(running)
+                net(batch)
+                torch._foreach_add_(totals, running, alpha=len(batch))
+                n += len(batch)
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
-        for module, training in modes:
-            module.training = training
         for buffer, kept in before:
             buffer.copy_(kept)
     if n:

@@ -66,15 +66,7 @@ def train_step(
         drawn = draw_replays(state.memory, sampler_of(method, policy), draws.replays, relative)
     if weights is not None:
         drawn = [columns | {"weight": columns["weight"] * weights[columns["label"]]} for columns in drawn]
-    wanted = [("weak", images, draws.views)]
-    for replayed, columns, asked in zip(method.replays, drawn, draws.replays, strict=False):
-        wanted += [(kind, columns["image"], u) for kind, u in zip(replayed.views, asked.views, strict=True)]
-    made = iter(make_views(views, wanted))
-    new_view = next(made)
-    replay = tuple(
-        Batch(tuple(next(made) for _ in of.views), *(columns[name] for name in ("label", "logits", "weight", "task")))
-        for of, columns in zip(method.replays, drawn, strict=False)
-    )
+    replay, (new_view,) = replay_batches(views, method, drawn, draws.replays, ("weak", images, draws.views))
     net, extras = state.net.train(), state.extras
     new = _new_batch(new_view, labels, weights)
     rows = method.choose(net, new, replay, extras)
@@ -171,6 +163,26 @@ def draw_replays(
         columns["weight"] = torch.where(again.expand(rows.shape).flatten(), 0.0, columns["weight"])
     split = [column.split(size) for column in columns.values()]
     return [dict(zip(columns, parts, strict=True)) for parts in zip(*split, strict=True)]
+
+
+def replay_batches(
+    views: AnyViews,
+    method: Method,
+    drawn: list[dict[str, Tensor]],
+    asked: tuple[ReplayDraws, ...],
+    *others: tuple[str, Tensor, Tensor],
+) -> tuple[tuple[Batch, ...], list[Tensor]]:
+    """The replay minibatches of what was drawn, none if nothing was; and other views, made together with theirs."""
+    wanted = list(others)
+    for of, columns, draws in zip(method.replays, drawn, asked, strict=False):
+        wanted += [(kind, columns["image"], u) for kind, u in zip(of.views, draws.views, strict=True)]
+    made = iter(make_views(views, wanted))
+    first = [next(made) for _ in others]
+    replay = tuple(
+        Batch(tuple(next(made) for _ in of.views), *(columns[name] for name in ("label", "logits", "weight", "task")))
+        for of, columns in zip(method.replays, drawn, strict=False)
+    )
+    return replay, first
 
 
 def make_views(views: AnyViews, wanted: list[tuple[str, Tensor, Tensor]]) -> list[Tensor]:
