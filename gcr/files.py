@@ -280,6 +280,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return parse_tensors(read_file(path), path)
 
 
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names begin with ``prefix``, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 def _header_end(content: bytes) -> int:
     return min(len(content), HEADER_LENGTH + int.from_bytes(content[:HEADER_LENGTH], "little"))
 

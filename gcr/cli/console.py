@@ -30,6 +30,10 @@ class Console(rich.console.Console):
         for text, style, control in super().render(*arguments, **options):
             yield Segment(text if control else printable(text, lines=True), style, control)
 
+    def say(self, text: str, style: str | None = None) -> None:
+        """The text as it is: names in it are no markup, no emoji, and not folded."""
+        self.print(text, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
 
 def write(text: str) -> None:
     """To the standard output, escaped likewise."""
@@ -51,18 +55,18 @@ LEFT_OUT = ("seconds", "seeds")  # columns, in this order, where there is no roo
 
 def warn_of_unreadable(runs: Runs) -> None:
     for bad in runs.unreadable:
-        err.print(f"left out: {printable(str(bad))}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        err.say(f"left out: {printable(str(bad))}", "yellow")
 
 
 def warn_of_diverged(runs: Runs) -> None:
     """Where no table says it."""
     for note in runs.diverged_notes():
-        err.print(printable(note), style="yellow", markup=False, highlight=False, soft_wrap=True)
+        err.say(printable(note), "yellow")
 
 
 def print_sheets(sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
     for sheet in sheets:
-        out.print(printable(sheet.title), style="bold", markup=False, highlight=False, soft_wrap=True)
+        out.say(printable(sheet.title), "bold")
         if len(sheet.rows) > MANY:
             out.file.write(long_table(sheet))
             continue
@@ -112,7 +116,7 @@ def _print_narrow(sheet: Sheet) -> None:
 
 
 def _say(note: str) -> None:
-    out.print(f"- {printable(note)}", markup=False, highlight=False, soft_wrap=True)
+    out.say(f"- {printable(note)}")
 
 
 def _drawn(sheet: Sheet, narrow: bool = False, left_out: Sequence[str] = ()) -> Table:

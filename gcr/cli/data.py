@@ -43,7 +43,7 @@ def list_sets() -> None:
     for name in own_names():
         drawn.add_row(name, "your own", _state(name))
     Console(width=None if out.is_terminal else 200).print(drawn)
-    out.print(f"folder: {data_root()}", highlight=False, soft_wrap=True)
+    out.say(f"folder: {data_root()}")
 
 
 @data_app.command()
@@ -63,7 +63,7 @@ def get(
         with _bar() as progress:
             about = get_set(name, mirror, progress, _say)
     except KeyboardInterrupt:
-        err.print("interrupted: the same command goes on where this one stopped", style="red")
+        err.say("interrupted: the same command goes on where this one stopped", "red")
         return 130
     _print_about(about)
     return 0
@@ -131,7 +131,7 @@ def check(
         with _bar() as progress:
             found.append(check_set(name, progress))
         for problem in found[-1].problems:
-            err.print(f"{name}: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
+            err.say(f"{name}: {problem}", "red")
         if not found[-1].problems:
             _print_facts(name, found[-1].facts)
     if json_file is not None:
@@ -155,14 +155,12 @@ def _print_about(about: About) -> None:
     from gcr.data import data_root, find
     from gcr.data.source import times
 
-    out.print(
+    out.say(
         f"{about.name}: {len(about.class_names)} classes, {sum(about.train)} training and {sum(about.test)} test "
-        f"images of {times(about.shape)}, in {data_root() / about.name}",
-        highlight=False,
-        soft_wrap=True,
+        f"images of {times(about.shape)}, in {data_root() / about.name}"
     )
     scenario = about.name if find(about.name) is None else f"seq-{about.name}"
-    out.print(f"train with: gcr run {scenario}", highlight=False, soft_wrap=True)
+    out.say(f"train with: gcr run {scenario}")
 
 
 def _print_facts(name: str, facts: dict[str, Any]) -> None:
@@ -172,11 +170,9 @@ def _print_facts(name: str, facts: dict[str, Any]) -> None:
         return f"{facts[part]['examples']} ({low if low == high else f'{low} to {high}'} a class)"
 
     mean, std = (", ".join(f"{value:.4f}" for value in facts[key]) for key in ("mean", "std"))
-    out.print(
+    out.say(
         f"{name}: whole; {facts['classes']} classes, train {spread('train')}, test {spread('test')}, "
-        f"mean {mean}, std {std}",
-        highlight=False,
-        soft_wrap=True,
+        f"mean {mean}, std {std}"
     )
 
 
@@ -189,7 +185,7 @@ def _write_json(file: Path, values: dict[str, Any]) -> None:
 
 
 def _say(line: str) -> None:
-    err.print(line, markup=False, highlight=False, soft_wrap=True)
+    err.say(line)
 
 
 @contextmanager

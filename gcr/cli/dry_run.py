@@ -34,7 +34,7 @@ def dry_run(plan: Plan, how: Execution, measure_seconds: float) -> None:
     """List the runs, then measure how long a step takes, unless that is known, and say how long all will take."""
     from gcr.paper.plan import unfinished
 
-    plan = plan.with_choices(complain=lambda text: err.print(text, style="red", markup=False, soft_wrap=True))
+    plan = plan.with_choices(complain=lambda text: err.say(text, "red"))
     jobs, trials = plan.jobs(), plan.trials()
     print_sheets(_sheets(plan), [*_notes(plan, jobs, trials), *plan.elsewhere()])
     for scenario in dict.fromkeys(job.experiment.scenario for job in unfinished([*trials, *jobs])):
@@ -99,7 +99,7 @@ def _say_if_lacking(scenario: str) -> None:
     try:
         entry(scenario).check_present()
     except BadInput as error:
-        out.print(f"- {error}", markup=False, highlight=False, soft_wrap=True)
+        out.say(f"- {error}")
 
 
 def _say_time(plan: Plan, how: Execution, measure_seconds: float) -> None:
@@ -115,14 +115,14 @@ def _say_time(plan: Plan, how: Execution, measure_seconds: float) -> None:
         if place not in plan.chosen:
             left += [search.final({}, seed, plan.out).experiment for seed in plan.seeds]
     if not left:
-        out.print("nothing is left to train", highlight=False)
+        out.say("nothing is left to train")
         return
     estimator.learn(job for job in everything if job.folder.finished)
     if measure_seconds > 0 and not {estimator.kind(experiment) for experiment in left} <= {
         *estimator.steps,
         *estimator.runs,
     }:
-        err.print(f"measuring steps, for {measure_seconds:g} s at most …", highlight=False)
+        err.say(f"measuring steps, for {measure_seconds:g} s at most …")
         estimator.measure(left, measure_seconds)
     found = estimator.estimates(left)
     workers = min(how.processes or os.cpu_count() or 1, len(left)) if device.type == "cpu" else 1
@@ -135,4 +135,4 @@ def _say_time(plan: Plan, how: Execution, measure_seconds: float) -> None:
         text = f"time left: about {in_words(seconds)}, {where} (runs estimated: {counts}{unknown})"
     else:
         text = "time left: unknown, since nothing was measured; give --measure 10"
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
+    out.say(text)

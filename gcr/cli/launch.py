@@ -57,7 +57,7 @@ def _follow(job: Job, how: Execution) -> int:
         if event.error is not None:
             errors.append(event.error)
             line = f"failed: process {how.rank}: {event.error}"
-            err.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+            err.say(line, "red")
 
     stop = run_shared(job, listen, how)
     return 128 + stop.number if stop() else 1 if errors else 0
@@ -88,9 +88,9 @@ def _train_and_show(
     if reused := len(jobs) - len(waiting):
         bad = len(group_runs([job.folder for job in jobs if job not in waiting]).unreadable)
         damaged = f", {bad} of them damaged: move what is named below away and give this command again" if bad else ""
-        err.print(f"{reused} of {len(jobs)} runs were there already{damaged}", highlight=False, soft_wrap=True)
+        err.say(f"{reused} of {len(jobs)} runs were there already{damaged}")
     if err.is_terminal and (line := memory_line([job.experiment for job in waiting])):
-        err.print(line, highlight=False)
+        err.say(line)
     ending = Ending()
     if how.world > 1:
         from gcr.runs.processes import begins
@@ -107,12 +107,12 @@ def _train_and_show(
         print_sheets(sheets(runs.groups, always=varied), [*([f"given: {words}"] if words else []), *runs.notes])
     if runs.groups and title:
         page = write_report(runs.groups, folder / "report.html", title)
-        out.print(f"report: {page}", highlight=False, soft_wrap=True)
+        out.say(f"report: {page}")
     unfinished = [job for job in waiting if not job.folder.finished]
     if ending.signal and unfinished:
         saved = sum(job.folder.saved for job in unfinished)
-        err.print(f"stopped: {len(unfinished)} of {len(jobs)} runs are unfinished, {saved} of them saved", style="red")
-        err.print(f"continue with: {this_command()}", style="red", markup=False, highlight=False, soft_wrap=True)
+        err.say(f"stopped: {len(unfinished)} of {len(jobs)} runs are unfinished, {saved} of them saved", "red")
+        err.say(f"continue with: {this_command()}", "red")
         return 128 + ending.signal
     return 1 if unfinished or runs.unreadable else 0
 

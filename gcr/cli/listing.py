@@ -47,13 +47,13 @@ def _assigned(node: ast.stmt) -> list[tuple[str, ast.expr]]:
 def list_methods() -> None:
     """The learning methods."""
     print_names("method", described("METHODS", "methods"))
-    out.print("settings of a method: gcr settings METHOD", highlight=False)
+    out.say("settings of a method: gcr settings METHOD")
 
 
 def list_selectors() -> None:
     """The ways to choose what memory keeps."""
     print_names("selector", described("POLICIES", "memory", "select"))
-    out.print("settings of a selector: gcr settings METHOD --selector SELECTOR", highlight=False)
+    out.say("settings of a selector: gcr settings METHOD --selector SELECTOR")
 
 
 def list_scenarios() -> None:
@@ -82,7 +82,7 @@ def list_settings(
     shown = setting_lines(scenario, method, selector, advanced=everything)
     print_names("setting", shown, third="default")
     if more := len(setting_lines(scenario, method, selector)) - len(shown):
-        out.print(f"{more} more for ablations and special cases: add --all", highlight=False)
+        out.say(f"{more} more for ablations and special cases: add --all")
 
 
 LISTS = {

@@ -77,13 +77,13 @@ def run_cli(arguments: list[str] | None = None) -> int:
             raise
         message, code = error.format_message(), error.exit_code  # type: ignore[attr-defined]
     if message:
-        err.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+        err.say(f"error: {message}", "red")
     return code
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        out.print(f"gcr {gcr.__version__}", highlight=False)
+        out.say(f"gcr {gcr.__version__}")
         raise typer.Exit
 
 
@@ -393,7 +393,7 @@ def report(
         serve(
             path,
             8642 if port is None else port,
-            lambda url: out.print(f"report: {url} (Ctrl-C ends it)", highlight=False, soft_wrap=True),
+            lambda url: out.say(f"report: {url} (Ctrl-C ends it)"),
         )
         return
     runs = read_runs(path)
@@ -402,7 +402,7 @@ def report(
     packed = split_path(path)
     home = packed[0].parent if packed else path
     written = write_report(runs.groups, page or home / "report.html", unreadable=runs.unreadable)
-    out.print(f"report: {written}", highlight=False, soft_wrap=True)
+    out.say(f"report: {written}")
 
 
 for command in (reproduce, sweep, verify, *COMMANDS):

@@ -6,9 +6,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from gcr.cli.console import Console
 from gcr.runs.estimate import in_words
 from gcr.runs.job import Event, Job
 
@@ -49,13 +49,11 @@ class RunProgress:
             self.done[event.job], self.totals[event.job] = event.epoch.steps, event.epoch.total_steps
         self.ended += event.ends_job
         if event.remark is not None:
-            self.console.print(f"{who}: {event.remark}", markup=False, highlight=False, soft_wrap=True)
+            self.console.say(f"{who}: {event.remark}")
         elif event.error is not None:
-            self.console.print(
-                f"failed: {who}: {event.error}", style="red", markup=False, highlight=False, soft_wrap=True
-            )
+            self.console.say(f"failed: {who}: {event.error}", "red")
         elif event.accuracy is not None and self.console.is_terminal:
-            self.console.print(f"{briefly}: class-IL {event.accuracy:.2f}", highlight=False)
+            self.console.say(f"{briefly}: class-IL {event.accuracy:.2f}")
         known = sum(self.totals.values())
         total = known * len(self.jobs) / max(len(self.totals), 1)  # runs not started yet count as the average
         speed = self.bar.tasks[0].speed
@@ -124,7 +122,7 @@ class TableProgress:
         self._show()
 
     def say(self, text: str, style: str = "") -> None:
-        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        self.console.say(text, style)
 
     def _end(self, event: Event) -> None:
         number, who = event.job, _who(self.jobs[event.job])

@@ -32,7 +32,7 @@ def reproduce(plan: Plan, how: Execution, form: str = "terminal") -> int:
     everything = unfinished([*trials, *plan.jobs()])
     check_ready([job.experiment for job in everything], how, needs_of_report() | figure | {"scipy"})
     for note in plan.elsewhere():
-        err.print(note, style="yellow", highlight=False, soft_wrap=True)
+        err.say(note, "yellow")
     _make(plan.out)
     if trials:
         signal = _train(trials, plan.out, replace(how, model=False), "trials")
@@ -66,7 +66,7 @@ def sweep(search: Search, protocols: Sequence[str], final_seeds: Sequence[int], 
         return 1  # what failed has been said
     print_sheets(_ranking_sheets(search, choice, protocols), _more_points(choice, protocols))
     written = write_choice(search, choice, folder, protocols)
-    out.print(f"choice: {written}", highlight=False, soft_wrap=True)
+    out.say(f"choice: {written}")
     jobs = distinct(
         search.final(choice.values(protocol), seed, folder) for protocol in protocols for seed in final_seeds
     )
@@ -96,7 +96,7 @@ def show(plan: Plan, page: bool, form: str = "terminal") -> int:
         from gcr.paper.main_figure import draw_main_figure
 
         for file in draw_main_figure(found.rows, plan.out, mark, bool(plan.searches), plan.request.variant or ""):
-            err.print(f"figure: {file}", highlight=False, soft_wrap=True)
+            err.say(f"figure: {file}")
     if page and runs.groups:
         _write_page(plan)
     return len(runs.unreadable)
@@ -130,7 +130,7 @@ def _write_page(asked: Plan) -> None:
     parts = [request.table, "sweep" * own_search, *asked_for, mark.replace(" ×", "-")]
     file = plan.out / f"{'-'.join(filter(None, parts))}.html"
     written = write_report(runs.groups, file, title, runs.unreadable, first)
-    err.print(f"page: {written}", highlight=False, soft_wrap=True)
+    err.say(f"page: {written}")
 
 
 def _notes_of(plan: Plan) -> list[str]:
@@ -158,14 +158,14 @@ def _train(jobs: Sequence[Job], folder: Path, how: Execution, name: str) -> int:
     waiting = unfinished(jobs)
     before = len(jobs) - len(waiting)
     if before:
-        err.print(f"{before} of {len(jobs)} {name} were there already", highlight=False)
+        err.say(f"{before} of {len(jobs)} {name} were there already")
     if not waiting:
         return 0
     with TableProgress(waiting, err, _weights(jobs, waiting, folder, how), before, name) as progress:
         ending = train_together(waiting, progress.listen, how, progress.say)
     here = progress.done - progress.elsewhere
     others = f", {progress.elsewhere} by another process" if progress.elsewhere else ""
-    err.print(f"{name}: {here} trained here{others}, {progress.failed} failed", highlight=False)
+    err.say(f"{name}: {here} trained here{others}, {progress.failed} failed")
     return ending.signal
 
 
@@ -220,10 +220,10 @@ def _make(folder: Path) -> None:
 
 
 def _complain(text: str) -> None:
-    err.print(f"failed: {text}", style="red", markup=False, highlight=False, soft_wrap=True)
+    err.say(f"failed: {text}", "red")
 
 
 def _stopped(signal: int, left: int, name: str) -> int:
-    err.print(f"stopped: {left} {name} are unfinished", style="red", highlight=False)
-    err.print(f"continue with: {this_command()}", style="red", markup=False, highlight=False, soft_wrap=True)
+    err.say(f"stopped: {left} {name} are unfinished", "red")
+    err.say(f"continue with: {this_command()}", "red")
     return 128 + signal

@@ -72,10 +72,8 @@ def pack(
     except OSError as error:
         raise BadInput(f"cannot write {file} ({error.strerror}); choose another file") from None
     replaced = f", {packed.n_replaced} replaced" if packed.n_replaced else ""
-    out.print(
-        f"{file}: {packed.n_runs} {'run' if packed.n_runs == 1 else 'runs'}{replaced}, {len(packed.content):,} bytes",
-        highlight=False,
-        soft_wrap=True,
+    out.say(
+        f"{file}: {packed.n_runs} {'run' if packed.n_runs == 1 else 'runs'}{replaced}, {len(packed.content):,} bytes"
     )
     return int(any(source.unreadable for source in packed.sources))
 
@@ -176,11 +174,11 @@ def verify(
     for one in check_files(path):
         checked.append(one)
         if one.damage:
-            out.print(printable(one.damage), style="red", markup=False, highlight=False, soft_wrap=True)
+            out.say(printable(one.damage), "red")
     if not checked:
         raise BadInput(f"nothing to check at {path}; give a folder of runs, a cache of data sets or a state")
     damaged = sum(bool(one.damage) for one in checked)
     old = sum(one.partly for one in checked)
     without = f"; {old} of an older gcr could be checked in part only" if old else ""
-    out.print(f"{path}: {len(checked)} checked, {damaged} damaged{without}", highlight=False, soft_wrap=True)
+    out.say(f"{path}: {len(checked)} checked, {damaged} damaged{without}")
     return int(damaged > 0)

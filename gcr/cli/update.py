@@ -145,7 +145,7 @@ def predict(
         write(text)
         return
     write_predictions(text, out_file)
-    out.print(f"predictions: {out_file}, {text.count(chr(10)) - 1} rows", highlight=False, soft_wrap=True)
+    out.say(f"predictions: {out_file}, {text.count(chr(10)) - 1} rows")
 
 
 def inspect(
@@ -165,7 +165,7 @@ def inspect(
     classifier = saved.load(StateFolder(state), "cpu")
     version = classifier.folder.versions()[0]
     written = write_page(classifier, version, page or state / "inspect.html")
-    out.print(f"page: {written}", highlight=False, soft_wrap=True)
+    out.say(f"page: {written}")
 
 
 COMMANDS = (update, predict, inspect)
@@ -176,7 +176,7 @@ def _roll_back(folder: StateFolder, wait: bool) -> int:
         folder.read()  # says that there is no state
     with _locked(folder, wait):
         version = folder.rollback()
-    out.print(f"{folder.path} is at version {version} again", highlight=False, soft_wrap=True)
+    out.say(f"{folder.path} is at version {version} again")
     return 0
 
 
@@ -210,15 +210,15 @@ def _print_outcome(state: Path, outcome: Outcome, limit: float) -> int:
     print_whole(drawn)
     if outcome.verdict.refused:
         why = f"refused: {', '.join(outcome.verdict.refused)}; the limit is {limit:g}"
-        err.print(why, style="red", markup=False, highlight=False, soft_wrap=True)
+        err.say(why, "red")
         _say(f"{state} is unchanged, at version {outcome.version}. To go on, do one of these:")
         for remedy in outcome.remedies:
             _say(f"- {remedy}")
         return 1
     if outcome.verdict.doubt:
-        err.print(f"note: {outcome.verdict.doubt}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        err.say(f"note: {outcome.verdict.doubt}", "yellow")
     n = len(outcome.classes)
-    out.print(f"{state}: version {outcome.version}, {n} classes", highlight=False, soft_wrap=True)
+    out.say(f"{state}: version {outcome.version}, {n} classes")
     return 0
 
 
@@ -232,7 +232,7 @@ def _row(one: ClassAccuracy, has_old: bool, limit: float) -> list[Any]:
 
 
 def _say(line: str) -> None:
-    err.print(line, markup=False, highlight=False, soft_wrap=True)
+    err.say(line)
 
 
 class Bars:

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gcr.augment import Views
+from gcr.files import under
 from gcr.learner.checks import is_extra, network_state
 from gcr.learner.class_weights import ClassWeights
 from gcr.learner.core import Core
@@ -118,17 +119,15 @@ def from_state(
     assert engine is not None
     learner.fits = about["fits"]
     with torch.no_grad():
-        extras = {name.removeprefix(EXTRA): tensor for name, tensor in tensors.items() if name.startswith(EXTRA)}
-        engine.state.extras = _restored_extras(engine.state.extras, extras, engine.state.net.state_dict())
+        own = engine.state.net.state_dict()
+        engine.state.extras = _restored_extras(engine.state.extras, under(EXTRA, tensors), own)
         if engine.state.memory is not None:
-            held = {name.removeprefix(MEMORY): tensor for name, tensor in tensors.items() if name.startswith(MEMORY)}
+            held = under(MEMORY, tensors)
             check_held(engine.state.memory, held, engine.n_outputs)
             for name, tensor in engine.state.memory.tensors():
                 tensor.copy_(held[name])
-    optimizer = engine.state.optimizer
-    remembered = {n.removeprefix(OPTIMIZER): t for n, t in tensors.items() if n.startswith(OPTIMIZER)}
     try:
-        restore_optimizer(optimizer, remembered)
+        restore_optimizer(engine.state.optimizer, under(OPTIMIZER, tensors))
     except ValueError as error:
         raise BadInput(f"optimizer does not fit the saved one ({error}); give one made as before") from None
     engine.restore(dict(about["place"]))
@@ -159,7 +158,7 @@ def _load_net(learner: Core, layout: Layout, about: Mapping[str, Any], tensors: 
     """Start the learner with the saved weights. An error names what does not fit. A network may refuse zeros, as
     lengths or masks: it makes a pass only if it has lazy layers, or if the state, of an older gcr, does not name its
     head."""
-    weights: dict[str, Any] = {n.removeprefix(NET): t for n, t in tensors.items() if n.startswith(NET)}
+    weights: dict[str, Any] = under(NET, tensors)
     weights |= {name: value for name, value in about.get("extra_state", {}).items() if is_extra(name)}
     lazy = any(map(is_lazy, learner.net.state_dict().values()))
     named = about["head"] is not None

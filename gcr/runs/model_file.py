@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gcr.files import Damaged, brief, read_tensors, tensor_bytes
+from gcr.files import Damaged, brief, read_tensors, tensor_bytes, under
 from gcr.settings import BadInput
 
 MODEL_FILE = "model.safetensors"
@@ -43,11 +43,7 @@ def read_model(file: Path) -> SavedModel:
             raise Damaged(file, "its checksum is wrong")
     except (OSError, Damaged) as error:
         raise BadInput(f"{file} cannot be read ({brief(error)}); get it again, or train the run again") from None
-    net, extras = (
-        {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        for prefix in (NET, EXTRA)
-    )
-    return SavedModel(about, net, extras)
+    return SavedModel(about, under(NET, tensors), under(EXTRA, tensors))
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcr.files import Damaged, read_tensors, tensor_bytes, write_whole
+from gcr.files import Damaged, read_tensors, tensor_bytes, under, write_whole
 from gcr.memory.buffer_state import check_held
 from gcr.models.shares import Shares
 from gcr.settings import LARGEST, MISFITS, BadInput, brief_of
@@ -109,7 +109,7 @@ def _check(file: Path, tensors: dict[str, Tensor], state: RunState) -> None:
         if name.startswith("net.") and there.is_floating_point() and not bool((there.abs() < LARGEST).all()):
             raise Damaged(file, f"{name} has NaN, inf or numbers above {LARGEST:g}")
     if state.memory is not None:
-        held = {name.removeprefix(MEMORY): tensor for name, tensor in tensors.items() if name.startswith(MEMORY)}
+        held = under(MEMORY, tensors)
         try:
             check_held(state.memory, held, state.net.head.out_features)
         except BadInput as error:
@@ -154,8 +154,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _restore_optimizer(file: Path, tensors: Mapping[str, Tensor], state: RunState) -> None:
-    remembered = {name.removeprefix(OPTIMIZER): t for name, t in tensors.items() if name.startswith(OPTIMIZER)}
     try:
-        restore_optimizer(state.optimizer, remembered)
+        restore_optimizer(state.optimizer, under(OPTIMIZER, tensors))
     except MISFITS as error:
         raise Damaged(file, f"optimizer: {brief_of(error)}") from None

@@ -5,10 +5,10 @@ import re
 from functools import partial
 
 import pytest
-from rich.console import Console
 
 from gcr.analysis.formats import Entry, Sheet
 from gcr.cli import console
+from gcr.cli.console import Console
 from gcr.cli.launch import memory_line
 from gcr.cli.progress import LINE_SECONDS, TableProgress
 from gcr.experiments.experiment import compose
@@ -74,6 +74,12 @@ def test_where_leaving_out_does_not_help_all_is_shown(show):
 def test_outside_a_terminal_lines_are_as_long_as_they_need_to_be(show):
     assert LONG in show(None)
     assert max(map(len, show(None).splitlines())) > 120
+
+
+def test_names_in_a_line_are_no_markup_no_emoji_and_not_folded(capsys):
+    text = "report: runs/[bold]x[/bold]/:ant:/" + "long/" * 60
+    Console(width=40).say(text, "red")
+    assert capsys.readouterr().out == f"{text}\n"
 
 
 def test_a_long_table_looks_as_a_short_one(show, monkeypatch):
