@@ -44,10 +44,12 @@ def main(cells: Iterable[Cell], about: str) -> None:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", metavar="STUDIES", help=f"of {', '.join(studies)}; with commas")
     parser.add_argument("--regime", choices=["online", "offline"], help="only that")
+    parser.add_argument("--names", default="", metavar="TEXT", help="only runs whose names contain it")
     parser.add_argument("--share", default="1/1", help="of the runs, as 1/4")
     parser.add_argument("--pack", type=int, default=6, help="runs at a time on a GPU")
     parser.add_argument("--out", type=Path, default=Path("runs/announced"))
     given = parser.parse_args()
+    cells = [cell for cell in cells if given.names in cell.name]
     cells = [cell for cell in cells if given.regime in (None, "online" if cell.online else "offline")]
     if given.train is None:
         for cell in cells:
