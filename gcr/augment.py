@@ -10,6 +10,7 @@ uint8 images are scaled to [0, 1]. Float images are taken as they are; colour ji
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol, Self
@@ -24,6 +25,7 @@ WEAK_DRAWS = 3  # row offset, column offset, flip
 STRONG_DRAWS = 11  # area, ratio, top, left, flip, jitter?, brightness, contrast, saturation, hue, grey?
 DRAWS = {"weak": WEAK_DRAWS, "mild": STRONG_DRAWS, "strong": STRONG_DRAWS}  # uniforms that a view of an image needs
 MEASURED_AT_ONCE = 4096  # images
+SHIFTED_FROM = 16  # pixels: a shift of smaller images loses too much of them
 
 
 class AnyViews(Protocol):
@@ -60,6 +62,13 @@ class Views:
         tiny = [1e-6 * max(abs(value), 1e-30) for value in mean]
         std = [value if value > least else 1.0 for value, least in zip(std, tiny, strict=True)]
         return cls(**{"mean": tuple(mean), "std": tuple(std)} | changes)
+
+    @staticmethod
+    def moves(shape: Sequence[int]) -> dict[str, Any]:
+        """Shifts and mirroring that do little harm to unknown images [c, h, w]: small ones stay as they are, and only
+        those of three channels are mirrored, which are pictures rather than signs or measurements."""
+        channels, side = shape[0], min(shape[1:])
+        return {"pad": side // 8 if side >= SHIFTED_FROM else 0, "flip": channels == 3 and side >= SHIFTED_FROM}
 
     @classmethod
     def from_json(cls, values: Any) -> Self:

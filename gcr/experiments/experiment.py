@@ -37,6 +37,7 @@ from gcr.methods import METHODS, Method
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput, class_of, from_mapping, in_paths, setting_names, to_mapping, unknown
 from gcr.training import Training
+from gcr.training.schedule import check_stream
 from gcr.training.sgd import Sgd
 
 Owners = Mapping[str, type[Any]]  # the class behind each of method, memory, selector, optimizer, training, stream
@@ -70,17 +71,9 @@ class Experiment:
             raise BadInput(f"seed must be a whole number from 0 to 2^32 - 1, got {self.seed}")
 
     def _check_stream(self) -> None:
-        stream, training, method = self.stream, self.training, self.method
-        if stream.online and not _knows_tasks(method) and stream.stream < training.batch:
-            raise BadInput(
-                f"stream must be >= batch, which is {training.batch}, got {stream.stream}; use a longer --stream or a "
-                "smaller batch"
-            )
-        if stream.online and training.epochs > 1 and method.stages != "all at once":
-            raise BadInput(
-                f"epochs must be 1 online, got {training.epochs}; a stream passes once "
-                "(repeats sets the steps on every batch)"
-            )
+        stream, method = self.stream, self.method
+        if stream.online:
+            check_stream(stream.stream, method, self.training)
         if method.stages == "tasks" and self.memory is not None and self.memory.every:
             raise BadInput(f"{method.name} must know where tasks end; leave out every")
 

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcr.augment import AnyViews, Views
+from gcr.augment import SHIFTED_FROM, AnyViews, Views
 from gcr.learner.inputs import Layout
 from gcr.settings import BadInput
 
 Augment = str | None | Views | Callable[[Any], Any]
 MOST = 2**31
-SHIFTED_FROM = 16  # pixels: a shift of smaller images loses too much of them
 
 
 class Plain:

@@ -27,6 +27,7 @@ from gcr.memory.examples import Examples, as_batch, as_count, as_floats, check_d
 from gcr.memory.randomness import generator, selection_draws
 from gcr.memory.sampling import Coin
 from gcr.select import Coreset, Pool, Selector
+from gcr.select.coreset import checked
 from gcr.settings import BadInput
 
 
@@ -162,7 +163,7 @@ class Buffer:
         pool = self.pool(features, residuals, reducible)
         if draws is None:
             draws = selection_draws((self.seed, int(self.updates)), len(pool)).to(self.device)
-        coreset = selector(pool, budget, draws)
+        coreset = checked(selector(pool, budget, draws), len(pool), budget, selector.name)
         self.keep(self.filled_rows()[coreset.rows], coreset.weights)
         return coreset
 

@@ -48,9 +48,9 @@ def from_arrays(
     float32, unless ``quantise`` asks for uint8. Labels are whole numbers or text; ``Scenario.labels`` keeps them.
 
     ``tasks`` is a number, or the labels of each task; 5 if not given, or as many as there are classes. Without
-    ``test``, ``test_share`` of each class is held out. ``views`` are measured on the training images if not given.
-    ``class_order`` is the seed of a permutation of classes, 0 keeps their order. ``stream`` > 0 means online:
-    examples of each stream.
+    ``test``, ``test_share`` of each class is held out. ``views`` are measured on the training images if not given;
+    images of 16 pixels or more are shifted then, and mirrored if they have three channels. ``class_order`` is the seed
+    of a permutation of classes, 0 keeps their order. ``stream`` > 0 means online: examples of each stream.
     """
     pixels, values = _pair("train", train, layout, quantise)
     labels, classes = numbered(values)
@@ -69,7 +69,7 @@ def from_arrays(
     if views is None:
         unit = all(pixels.dtype == torch.uint8 or in_unit(pixels) for pixels in (trained.pixels, tested.pixels))
         plain = {} if unit else {"jitter_share": 0.0, "grey_share": 0.0}  # geometric strong views
-        views = Views.measured(trained.pixels, pad=min(trained.pixels.shape[2:]) // 8, **plain)
+        views = Views.measured(trained.pixels, **Views.moves(trained.pixels.shape[1:]), **plain)
     length = as_count("stream", stream, 2) if stream else 0
     names = tuple(str(label) for label in classes)
     return Scenario(name, trained, tested, order, views, names, length, classes)

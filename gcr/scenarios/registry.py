@@ -158,7 +158,7 @@ def held_out(train: Images, share: float) -> tuple[Images, Images]:
 
 def _own_entry(name: str) -> Entry:
     about = open_cached(name).about
-    n_classes, side = len(about.class_names), min(about.shape[1:])
+    n_classes = len(about.class_names)
     n_tasks = min(OWN_TASKS, n_classes)
     std = tuple(max(value, 1e-3) for value in about.std)  # a channel without contrast must not blow up
     return Entry(
@@ -167,7 +167,7 @@ def _own_entry(name: str) -> Entry:
         read=partial(load_cached, name),
         n_classes=n_classes,
         n_tasks=n_tasks,
-        views=Views(mean=about.mean, std=std, pad=side // 8),
+        views=Views(mean=about.mean, std=std, **Views.moves(about.shape)),
         buffer=max(500, 10 * n_classes),
         data=name,
     )

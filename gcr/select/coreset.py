@@ -13,6 +13,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gcr.settings import BadInput
+
 
 @dataclass(frozen=True)
 class Pool:
@@ -53,6 +55,23 @@ class Selector(Protocol):
     def __call__(self, pool: Pool, budget: int, draws: Tensor) -> Coreset:
         """Choose ``budget`` rows (all of them if the pool is smaller). ``draws`` is one uniform per row."""
         ...
+
+
+def checked(coreset: Coreset, n: int, budget: int, selector: str) -> Coreset:
+    """Refuse what a selector must not choose of a pool of ``n`` rows."""
+    if not isinstance(coreset, Coreset):
+        raise BadInput(f"{selector} must return a Coreset, got {type(coreset).__name__}")
+    rows, weights, size = coreset.rows, coreset.weights, min(budget, n)
+    if rows.shape != (size,) or rows.dtype != torch.int64 or weights.shape != (size,):
+        raise BadInput(
+            f"{selector} must choose {size} rows of the pool, int64, with a weight each, got rows {list(rows.shape)} "
+            f"of {str(rows.dtype).removeprefix('torch.')} and weights {list(weights.shape)}"
+        )
+    if len(rows.unique()) < size or int(rows.min()) < 0 or int(rows.max()) >= n:
+        raise BadInput(f"{selector} must choose each row once, from 0 to {n - 1}, got {rows.tolist()!r:.60}")
+    if not bool(weights.isfinite().all()) or float(weights.min()) < 0 or float(weights.sum()) <= 0:
+        raise BadInput(f"{selector} must give finite weights >= 0, not all 0, got {weights.tolist()!r:.60}")
+    return coreset
 
 
 def class_budgets(counts: list[int], budget: int) -> list[int]:

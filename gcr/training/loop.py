@@ -26,7 +26,7 @@ from gcr.training.optimizer import AnyOptimizer
 from gcr.training.prefetch import Prefetch
 from gcr.training.randomness import EpochDraws, StepDraws
 from gcr.training.reselect import Arrived, order_by_herding, recompute_bn_on_memory, reselect, statistics_kept
-from gcr.training.schedule import make_schedule
+from gcr.training.schedule import check_stream, make_schedule
 from gcr.training.settings import Training
 from gcr.training.state import RunState
 from gcr.training.step import Incoming, draw_plan
@@ -92,7 +92,7 @@ class Run:
         method: Method,
         policy: Policy | None,
         seed: int,
-        training: Training,
+        training: Training | None,
         how: How,
         head: str | None = None,
         on_epoch: Callable[[Epoch], None] = lambda epoch: None,
@@ -100,6 +100,10 @@ class Run:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         _check_kinds(scenario, net, method, policy, seed)
+        if training is None:
+            training = Training(epochs=1) if scenario.stream_length and method.stages != "all at once" else Training()
+        if scenario.stream_length:
+            check_stream(scenario.stream_length, method, training)
         self.device = torch.device(how.device)
         self.scenario = scenario.to(self.device)
         self.method, self.training, self.seed, self.how = method, training, seed, how
@@ -343,10 +347,10 @@ def train(
     ``net`` is any classifier with a linear head (``head`` names it where it cannot be found), ``optimizer`` any of
     ``torch.optim`` over its parameters, or ``Sgd``. Both are trained in place. ``memory`` says what is kept and how it
     is chosen; None for methods without memory. ``seed`` decides the order of examples, their views and what is
-    replayed. ``how`` may be just a device.
+    replayed. ``training`` is ``Training()`` if not given, online with one epoch. ``how`` may be just a device.
     """
     how = How(device=how) if isinstance(how, str) else how
-    run = Run(scenario, net, optimizer, method, memory, seed, training or Training(), how, head, on_epoch, checkpoints)
+    run = Run(scenario, net, optimizer, method, memory, seed, training, how, head, on_epoch, checkpoints)
     with own_cuda_stream(run.device):
         for _ in run.advance():
             pass

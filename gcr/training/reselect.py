@@ -20,7 +20,7 @@ from gcr.models import Network, recompute_bn, statistics
 from gcr.models.shares import Shares
 from gcr.scenarios.scenario import Images as DataSet
 from gcr.select import Coreset, Herding, Pool, Selector, explain
-from gcr.select.coreset import rows_by_class
+from gcr.select.coreset import checked, rows_by_class
 from gcr.training.randomness import selection_views
 
 FROM_NETWORK = ("features", "residuals", "reducible")  # columns of a pool
@@ -183,7 +183,8 @@ def choose_candidates(
     batch = Batch((), labels, logits, ones, memory.updates.expand_as(labels))
     pool = make_pool(net, method, batch, images, policy, torch.zeros_like(labels, dtype=torch.bool), extras)
     draws = selection_draws((*key, 1), len(came)).to(device)
-    coreset = agreed(policy.selector, net)(pool, min(policy.pool_size, len(came)), draws)
+    budget = min(policy.pool_size, len(came))
+    coreset = checked(agreed(policy.selector, net)(pool, budget, draws), len(came), budget, policy.selector.name)
     chosen = came[coreset.rows]
     pixels = train.pixels_of(chosen if train.resident else chosen.cpu()).to(device)
     columns = {"image": pixels, "label": labels, "logits": logits, "weight": coreset.weights, "task": batch.tasks}

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gcr.methods import Method
 from gcr.scenarios import Scenario
+from gcr.settings import BadInput
 from gcr.training.randomness import arrival_order
 from gcr.training.settings import Training
 
@@ -40,6 +41,19 @@ class Plan:
 
     def epochs_before(self, stage: int) -> int:
         return sum(earlier.epochs for earlier in self.stages[:stage])
+
+
+def check_stream(length: int, method: Method, training: Training) -> None:
+    """Refuse what does not go with an online stream of this length."""
+    if method.stages == "streams" and length < training.batch:
+        raise BadInput(
+            f"stream must be >= batch, which is {training.batch}, got {length}; use a longer stream or a smaller batch"
+        )
+    if method.stages != "all at once" and training.epochs > 1:
+        raise BadInput(
+            f"epochs must be 1 online, got {training.epochs}; a stream passes once "
+            "(repeats sets the steps on every batch)"
+        )
 
 
 def make_schedule(scenario: Scenario, method: Method, training: Training, seed: int) -> Plan:

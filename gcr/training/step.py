@@ -15,7 +15,9 @@ from gcr.augment import AnyViews
 from gcr.memory import SAMPLERS, Buffer, Distinct, Policy, Sampler, offer_balanced, update_losses
 from gcr.methods import Batch, Extras, Method
 from gcr.methods.losses import label_loss
+from gcr.methods.method import Loss
 from gcr.models import Network, statistics
+from gcr.settings import BadInput
 from gcr.training.gss_admission import offer_by_gradients
 from gcr.training.optimizer import apply_gradients, clip_gradients
 from gcr.training.randomness import AdmissionDraws, DrawPlan, ReplayDraws, StepDraws
@@ -75,7 +77,7 @@ def train_step(
         tasks = None if tasks is None else tasks[rows]
         new = _new_batch(new_view[rows], labels, weights)
         admission = admission and admission.of(rows)
-    loss, logits, old_logits = method.loss(net, new, replay, extras)
+    loss, logits, old_logits = checked(method.loss(net, new, replay, extras), labels, method.name)
     by_loss = net.gradients(loss, state.parameters)
     gradients = method.project(by_loss, state.parameters, net, replay, extras, state.stage)
     average_statistics(net, extras)
@@ -125,6 +127,20 @@ def offer(
         offer_balanced(memory, offered, draws, admitted, losses)
     else:
         memory.offer(offered, draws, admitted)
+
+
+def checked(loss: Loss, labels: Tensor, method: str) -> Loss:
+    """Refuse what a method must not return: by types and shapes, which a capture may read."""
+    if not isinstance(loss, Loss):
+        raise BadInput(f"loss of {method} must return a Loss(value, logits), got {type(loss).__name__}")
+    if loss.value.shape != ():
+        raise BadInput(f"loss of {method} must be one number, shape [], got {list(loss.value.shape)}; take the mean")
+    if loss.logits.shape[:1] != labels.shape or loss.logits.dim() != 2:
+        raise BadInput(
+            f"logits of {method}'s Loss must be those of the {len(labels)} new examples, [{len(labels)}, classes], got "
+            f"{list(loss.logits.shape)}"
+        )
+    return loss
 
 
 def _new_batch(view: Tensor, labels: Tensor, class_weights: Tensor | None) -> Batch:

@@ -10,7 +10,7 @@ from scipy import stats
 
 from gcr.memory import Buffer, Coin, Distinct, Examples, Split
 from gcr.memory.randomness import generator
-from gcr.select import SELECTORS, ClassBalanced, GradApprox, ReducibleLoss
+from gcr.select import SELECTORS, ClassBalanced, Coreset, GradApprox, ReducibleLoss
 from gcr.settings import BadInput
 
 
@@ -150,6 +150,44 @@ def test_float_images_are_kept_as_they_are():
     images = torch.rand(2, 1, 2, 2)
     memory.offer(batch_of([0, 1]) | {"image": images}, torch.zeros(2).double())
     assert torch.equal(memory.images, images)
+
+
+class Chooses:
+    """A selector of one's own."""
+
+    name, summary, needs = "mine", "as told", frozenset()
+
+    def __init__(self, rows, weights):
+        self.coreset = Coreset(torch.tensor(rows), torch.tensor(weights))
+
+    def __call__(self, pool, budget, draws):
+        return self.coreset
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights", "message"),
+    [
+        ([0, 1, 2], [1.0, 0.0, 2.0], ""),
+        ([0, 1, 1], [1.0, 1.0, 1.0], r"mine must choose each row once, from 0 to 5, got \[0, 1, 1\]"),
+        ([0, 1, 6], [1.0, 1.0, 1.0], "from 0 to 5"),
+        ([-1, 0, 1], [1.0, 1.0, 1.0], "from 0 to 5"),
+        ([0, 1], [1.0, 1.0], r"choose 3 rows of the pool, int64, with a weight each, got rows \[2\] of int64"),
+        ([0.0, 1.0, 2.0], [1.0, 1.0, 1.0], "of float32"),
+        ([0, 1, 2], [[1.0], [1.0], [1.0]], r"weights \[3, 1\]"),
+        ([0, 1, 2], [1.0, -1.0, 1.0], "mine must give finite weights >= 0, not all 0"),
+        ([0, 1, 2], [1.0, float("nan"), 1.0], "finite weights"),
+        ([0, 1, 2], [0.0, 0.0, 0.0], "not all 0"),
+    ],
+)
+def test_what_a_selector_chooses_is_checked(rows, weights, message):
+    buffer = Buffer(3, candidates=6)
+    buffer.add(torch.zeros(6, 1, 2, 2), torch.arange(6))
+    if not message:
+        assert len(buffer.reselect(Chooses(rows, weights)).rows) == len(buffer) == 3
+        return
+    with pytest.raises(BadInput, match=message):
+        buffer.reselect(Chooses(rows, weights))
+    assert len(buffer) == 6
 
 
 # --- Buffer in a training loop of one's own: add, sample, reselect, save, and what it refuses

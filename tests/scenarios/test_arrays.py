@@ -103,6 +103,12 @@ def test_views_are_measured_on_the_training_images():
     assert own(train, views=mine).views is mine
 
 
+@pytest.mark.parametrize(("channels", "side", "pad", "flip"), [(3, 16, 2, True), (1, 16, 2, False), (3, 8, 0, False)])
+def test_only_larger_images_are_shifted_and_only_those_of_three_channels_mirrored(channels, side, pad, flip):
+    views = own(images(channels=channels, side=side), layout="chw").views
+    assert (views.pad, views.flip) == (pad, flip)
+
+
 @pytest.mark.parametrize(
     ("given", "classes"),
     [

@@ -43,7 +43,7 @@ def test_own_data_is_a_scenario_with_defaults(birds):
     s = load(birds)
     assert s.tasks == ((0, 1), (2, 3), (4,), (5,), (6,))
     assert s.class_names == tuple("abcdefg")
-    assert s.views.pad == 1
+    assert (s.views.pad, s.views.flip) == (0, False)  # pictures of 8 pixels
     scaled = s.train.pixels.double() / 255
     assert s.views.mean == pytest.approx(scaled.mean((0, 2, 3)).tolist(), abs=1e-5)
 

@@ -1,5 +1,7 @@
 """Whole runs: what the loop promises, own arrays, the reference of GCR step by step, what replay minibatches hold."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,10 @@ from named import Training, train
 from reference.driving import drive, fresh, same_memory, same_network
 from reference.gcr_algorithm import ReferenceGcr
 
+import gcr
 from gcr.memory import Buffer, Coin, Policy
 from gcr.methods import Er, Gcr
+from gcr.methods.method import Loss
 from gcr.models import statistics
 from gcr.scenarios import from_arrays, memory_bytes
 from gcr.select import GradApprox
@@ -100,9 +104,9 @@ def test_a_network_without_batch_normalisation_has_no_statistics_to_take(scenari
 NAMES = np.array(["owl", "cat", "rat", "dog", "hen", "ape"])
 
 
-def trained(scenario, method=None, memory=None):
-    memory = memory or Policy(buffer=30)
-    return train(scenario, "mlp", method or Er(), memory, Training(epochs=6, batch=16, lr=0.1), 0)
+def trained(scenario, method=None, memory=None, **changes):
+    memory, training = memory or Policy(buffer=30), {"epochs": 6, "batch": 16, "lr": 0.1} | changes
+    return train(scenario, "mlp", method or Er(), memory, Training(**training), 0)
 
 
 def arrays():
@@ -140,10 +144,50 @@ def test_strong_views_and_selection_take_float_images():
 
 def test_text_labels_and_hwc_arrays_train_in_a_stream():
     scenario = from_arrays(*arrays(), tasks=(("owl", "ape"), ("cat", "rat"), ("dog", "hen")), stream=40)
-    outcome = trained(scenario)
+    outcome = trained(scenario, epochs=1, repeats=6)
     assert scenario.class_names == tuple(sorted(NAMES))
     assert outcome.class_il["accuracy"] > 50
     assert set(outcome.state.memory.labels.tolist()) <= set(range(6))
+
+
+def test_a_stream_passes_once():
+    scenario = from_arrays(*arrays(), tasks=3, stream=40)
+    with pytest.raises(BadInput, match="epochs must be 1 online, got 6"):
+        trained(scenario)
+    with pytest.raises(BadInput, match="stream must be >= batch, which is 41, got 40"):
+        trained(scenario, epochs=1, batch=41)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(scenario.train.pixels[0].numel(), 6))
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    outcome = gcr.train(scenario, net, sgd, Er(), Policy(buffer=30), 0)  # training is not given
+    assert outcome.steps == sum(-(-len(part) // 32) for part in torch.arange(len(scenario.train.labels)).split(40))
+
+
+@dataclass(frozen=True)
+class Returns(Er):
+    """ER whose loss returns something else."""
+
+    what: str = "tensor"
+
+    def loss(self, net, new, replay, extras):
+        value, logits, _ = super().loss(net, new, replay, extras)
+        return {
+            "tensor": value,
+            "values": Loss(value.expand(2), logits),
+            "all logits": Loss(value, torch.cat([logits, logits])),
+        }[self.what]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("tensor", r"loss of er must return a Loss\(value, logits\), got Tensor"),
+        ("values", r"loss of er must be one number, shape \[\], got \[2\]; take the mean"),
+        ("all logits", r"must be those of the 16 new examples, \[16, classes\], got \[32, 6\]"),
+    ],
+)
+def test_what_a_loss_returns_is_checked(what, message, scenario):
+    with pytest.raises(BadInput, match=message):
+        trained(scenario, Returns(what=what))
 
 
 # --- The whole of GCR against the loop-by-loop reference: same draws, same weights, same memory
