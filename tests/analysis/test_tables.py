@@ -108,6 +108,50 @@ def test_epochs_are_told_where_offline_runs_differ_in_them(tmp_path):
     assert {"gcr (epochs=2)", "gcr (epochs=50)"} < {row[0] for row in table(read_runs(tmp_path).groups)}
 
 
+def test_what_decides_the_measure_is_told_of_any_method(tmp_path):
+    put(tmp_path, "er", 0, 10.0, validation=0.2)
+    put(tmp_path, "der++", 0, 10.0)
+    put(tmp_path, "gcr", 0, 10.0, lr=0.3, label_noise=0.4, tasks=2)
+    put(tmp_path, "gcr+", 0, 10.0, class_order=3, repeats=2, model="mlp")
+    groups = read_runs(tmp_path).groups
+    names = [
+        "er (validation=0.2)",
+        "der++",
+        "gcr (tasks=2, label_noise=0.4)",
+        "gcr+ (class_order=3, model=mlp, repeats=2)",
+    ]
+    assert [row[0] for row in table(groups)] == names
+    assert [row[0].text for row in sheets(groups)[0].rows] == names
+    assert list(dict.fromkeys(line["method"] for line in records(groups))) == names
+
+
+def test_what_all_rows_share_is_not_told_but_validation(tmp_path):
+    for method in ("er", "gcr"):
+        put(tmp_path, method, 0, 10.0, imbalance=0.1, batch=20, model="mlp")
+    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["er", "gcr"]
+    for method in ("er", "gcr"):
+        put(tmp_path / "tuned", method, 0, 10.0, validation=0.1)
+    names = [row[0] for row in table(read_runs(tmp_path / "tuned").groups)]
+    assert names == ["er (validation=0.1)", "gcr (validation=0.1)"]
+
+
+def test_methods_have_defaults_of_their_own_and_ignore_settings(tmp_path):
+    """Online ``joint`` passes several times in larger batches, and streams of ``icarl`` are tasks."""
+    put(tmp_path, "joint", 0, 10.0, online=True)
+    put(tmp_path, "er", 0, 10.0, online=True, lr=0.3)
+    put(tmp_path, "icarl", 0, 10.0, online=True)
+    assert {row[0] for row in table(read_runs(tmp_path).groups)} == {"joint", "icarl", "er"}
+    put(tmp_path, "gcr", 0, 10.0, online=True, stream=200)
+    assert {row[0] for row in table(read_runs(tmp_path).groups)} == {"joint", "icarl", "er", "gcr (stream=200)"}
+
+
+def test_each_table_tells_what_differs_in_it(tmp_path):
+    put(tmp_path, "er", 0, 10.0, epochs=2)
+    put(tmp_path, "er", 0, 10.0, online=True, repeats=2)
+    put(tmp_path, "gcr", 0, 10.0, online=True, repeats=2)
+    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["er", "er", "gcr"]
+
+
 def test_rows_of_one_label_say_what_tells_them_apart(tmp_path):
     put(tmp_path, "er", 0, 10.0, name="slow", lr=0.01)
     put(tmp_path, "er", 0, 12.0, name="fast", lr=0.1)
