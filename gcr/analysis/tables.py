@@ -13,6 +13,7 @@ from gcr.experiments.experiment import unused_by
 from gcr.experiments.names import short_names
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
+MEMORY = "memory_bytes"  # may be asked for too; it has no protocol
 MEASURED = ("stream.", "training.", "model")  # settings that decide what is measured, whatever the method
 NUMERICS = "training.precision"  # but for this one
 VALIDATION = "stream.validation"
@@ -24,7 +25,8 @@ def columns(metrics: Sequence[str] = SHOWN) -> list[str]:
         "method",
         "K",
         "seeds",
-        *(f"{protocol} {METRICS[m]}" for protocol in PROTOCOLS.values() for m in metrics),
+        *(f"{PROTOCOLS[protocol]} {METRICS[m]}" for protocol, m in _measures(metrics)),
+        *(["bytes of memory"] if MEMORY in metrics else []),
         "seconds",
     ]
 
@@ -33,9 +35,11 @@ def table(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence[
     """A row of text per group, under ``columns``: mean ± SEM over seeds. ``always``: settings named in every row."""
     rows = []
     for name, group in zip(row_names(groups, always), groups, strict=True):
-        spreads = [group.spread(protocol, metric) for protocol in PROTOCOLS for metric in metrics]
+        spreads = [group.spread(protocol, metric) for protocol, metric in _measures(metrics)]
         seconds = f"{group.seconds.mean:.1f}" if group.seconds else "–"
         cells = [str(s) if s else "–" for s in spreads]
+        if MEMORY in metrics:
+            cells.append("–" if group.memory_bytes is None else f"{group.memory_bytes:,}")
         seeds = f"{len(group.seeds)} ({group.diverged} diverged)" if group.diverged else str(len(group.seeds))
         rows.append([name, _buffer(group), seeds, *cells, seconds])
     return rows
@@ -65,7 +69,7 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
                 "method": name,
                 "buffer": group.buffer,
             }
-            for protocol, metric in ((v, m) for v in PROTOCOLS for m in metrics):
+            for protocol, metric in _measures(metrics):
                 found = group.spread(protocol, metric)
                 lines.append(
                     about
@@ -73,7 +77,15 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
                     | {"mean": found.mean if found else None, "sem": found.sem if found else None}
                     | {"n": len(group.seeds)}
                 )
+            if MEMORY in metrics:
+                of = {"protocol": None, "metric": MEMORY, "mean": group.memory_bytes, "sem": None}
+                lines.append(about | of | {"n": len(group.seeds)})
     return lines
+
+
+def _measures(metrics: Sequence[str]) -> list[tuple[str, str]]:
+    """Protocols and metrics, in the order of columns."""
+    return [(protocol, metric) for protocol in PROTOCOLS for metric in metrics if metric != MEMORY]
 
 
 def by_scenario(groups: Sequence[Group]) -> dict[str, list[Group]]:

@@ -7,6 +7,7 @@ import re
 import shutil
 
 import pytest
+from made_runs import experiment_of, put_run, square
 
 from gcr.analysis.formats import LATEX_SIGNS, Entry, Sheet, comma_separated, latex, markdown
 from gcr.analysis.load import read_runs
@@ -211,6 +212,25 @@ def test_sheets_and_records(tmp_path):
         "n": 2,
     }
     assert lines[1]["mean"] is None  # these runs have no any-time accuracy
+
+
+def test_bytes_of_memory_are_a_column(tmp_path):
+    """K is no measure of it: `gcr+` with candidates holds 2 K examples."""
+    for seed, held in ((0, 7200), (1, 7300)):
+        experiment = experiment_of("er", seed=seed)
+        put_run(tmp_path, experiment, square(10.0), memory_bytes=held)
+    put(tmp_path, "gcr", 0, 10.0)  # its result does not say
+    groups, metrics = read_runs(tmp_path).groups, ["memory_bytes", "accuracy"]
+    assert columns(metrics) == [
+        *("method", "K", "seeds", "class-IL accuracy", "task-IL accuracy", "bytes of memory", "seconds")
+    ]
+    assert [row[5] for row in table(groups, metrics)] == ["7,300", "–"]
+    assert columns(["memory_bytes"]) == ["method", "K", "seeds", "bytes of memory", "seconds"]
+    lines = [line for line in records(groups, metrics) if line["metric"] == "memory_bytes"]
+    assert [(line["method"], line["protocol"], line["mean"]) for line in lines] == [
+        ("er", None, 7300),
+        ("gcr", None, None),
+    ]
 
 
 def test_folders_without_runs_are_named(tmp_path):
