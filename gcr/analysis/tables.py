@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gcr.analysis.formats import Entry, Sheet
-from gcr.analysis.load import METRICS, PROTOCOLS, Group
+from gcr.analysis.load import METRICS, PROTOCOLS, Group, metric_of
 from gcr.experiments import variants
 from gcr.experiments.describe import unusual
 from gcr.experiments.experiment import unused_by
@@ -17,6 +17,7 @@ MEMORY = "memory_bytes"  # may be asked for too; it has no protocol
 MEASURED = ("stream.", "training.", "model")  # settings that decide what is measured, whatever the method
 NUMERICS = "training.precision"  # but for this one
 VALIDATION = "stream.validation"
+NAMED = ("scenario", "stream.online", "method.name", "selector.name", "memory.buffer", "seed")  # columns of their own
 IN_COLUMNS = ("memory.buffer", "stream.online")  # shown by a table's columns and title
 
 
@@ -80,6 +81,26 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
             if MEMORY in metrics:
                 of = {"protocol": None, "metric": MEMORY, "mean": group.memory_bytes, "sem": None}
                 lines.append(about | of | {"n": len(group.seeds)})
+    return lines
+
+
+def seed_records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[str, object]]:
+    """For CSV: a line per run, protocol and metric, with every setting that is not the same in all groups."""
+    described = [group.experiment.settings for group in groups]
+    keys = dict.fromkeys(key for settings in described for key in settings if key not in NAMED)
+    varying = [key for key in keys if len({str(settings.get(key)) for settings in described}) > 1]
+    lines: list[dict[str, object]] = []
+    for group, settings in zip(groups, described, strict=True):
+        made = group.experiment
+        about = {"scenario": made.scenario, "regime": made.stream.regime, "method": made.label, "buffer": group.buffer}
+        about |= {key: settings.get(key) for key in varying}
+        for run, seed, result in zip(group.runs, group.seeds, group.results, strict=True):
+            one = {"path": str(run.path), "seed": seed} | about
+            for protocol, metric in _measures(metrics):
+                of = {"protocol": PROTOCOLS[protocol].lower(), "metric": metric}
+                lines.append(one | of | {"value": metric_of(result, protocol, metric)})
+            if MEMORY in metrics:
+                lines.append(one | {"protocol": None, "metric": MEMORY, "value": result.get(MEMORY)})
     return lines
 
 

@@ -11,7 +11,7 @@ from made_runs import experiment_of, put_run, square
 
 from gcr.analysis.formats import LATEX_SIGNS, Entry, Sheet, comma_separated, latex, markdown
 from gcr.analysis.load import read_runs
-from gcr.analysis.tables import columns, records, sheets, table
+from gcr.analysis.tables import columns, records, seed_records, sheets, table
 from gcr.experiments.experiment import compose
 from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
@@ -230,6 +230,24 @@ def test_bytes_of_memory_are_a_column(tmp_path):
     assert [(line["method"], line["protocol"], line["mean"]) for line in lines] == [
         ("er", None, 7300),
         ("gcr", None, None),
+    ]
+
+
+def test_a_record_per_seed_has_the_settings_that_differ(tmp_path):
+    for seed, accuracy in ((0, 10.0), (1, 12.0)):
+        put_run(tmp_path, experiment_of("er", seed=seed, lr=0.3), square(accuracy), memory_bytes=7200)
+    put(tmp_path, "joint", 0, 30.0, validation=0.2)
+    lines = seed_records(read_runs(tmp_path).groups, ["accuracy", "memory_bytes"])
+    assert len(lines) == 3 * 3
+    assert len({tuple(line) for line in lines}) == 1  # the same columns
+    first = next(line for line in lines if line["seed"] == 1)
+    assert first["path"].endswith("seq-digits-er-k20/seed-1")
+    named = ("method", "buffer", "optimizer.lr", "stream.validation", "protocol", "metric", "value")
+    assert [first[key] for key in named] == ["er", 20, 0.3, 0.0, "class-il", "accuracy", 12.0]
+    assert {"training.epochs", "model", "method.name"}.isdisjoint(first)
+    assert [(line["protocol"], line["value"]) for line in lines if line["metric"] == "memory_bytes"] == [
+        *[(None, 7200)] * 2,
+        (None, None),
     ]
 
 
