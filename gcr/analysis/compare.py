@@ -13,12 +13,12 @@ from typing import Any
 
 from gcr.analysis.formats import Entry, Sheet
 from gcr.analysis.load import METRICS, PROTOCOLS, Group, Runs
-from gcr.analysis.statistics import BOLD_P, Comparison, Spread, compare, significant_after_holm, spread, welch
+from gcr.analysis.statistics import BOLD_P, Comparison, Spread, after_holm, compare, spread, welch
 from gcr.experiments.describe import differing
 from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
 
-COLUMNS = ["", "first", "second", "first - second", "seeds", "p", "effect"]
+COLUMNS = ["", "first", "second", "first - second", "seeds", "p", "p (Holm)", "effect"]
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,18 @@ def lines(first: Group, second: Group, metrics: Sequence[str], unpaired: bool = 
 
 
 def sheet(first: Group, second: Group, found: Sequence[Line]) -> Sheet:
-    def texts(line: Line) -> list[str]:
+    def texts(line: Line, corrected: float | None) -> list[str]:
         test = line.test
-        p = "–" if test.p is None else f"{test.p:.2g}"
+        both = ["–" if p is None else f"{p:.2g}" for p in (test.p, corrected)]
         effect = "–" if test.effect is None else f"{test.effect:.2f}"
         means = [str(of) if of else "–" for of in (line.first, line.second)]
         difference = "–" if test.difference is None else f"{test.difference:+.2f}"
         difference += "" if test.sem is None else f" ± {test.sem:.2f}"
-        return [f"{PROTOCOLS[line.protocol]} {METRICS[line.metric]}", *means, difference, test.seeds, p, effect]
+        return [f"{PROTOCOLS[line.protocol]} {METRICS[line.metric]}", *means, difference, test.seeds, *both, effect]
 
-    bold = significant_after_holm([line.test.p for line in found])
-    rows = [[Entry(text, bold=of) for text in texts(line)] for line, of in zip(found, bold, strict=True)]
+    rows = []
+    for line, p in zip(found, after_holm([line.test.p for line in found]), strict=True):
+        rows.append([Entry(text, bold=p is not None and p < BOLD_P) for text in texts(line, p)])
     names = [group.folder.name for group in (first, second)]
     seeds = "common seeds" if found[0].paired else "all seeds of each, unpaired"
     return Sheet(f"{names[0]} against {names[1]}: percent, mean ± SEM over {seeds}", COLUMNS, rows)
@@ -114,8 +115,9 @@ def records(found: Sequence[Line]) -> list[dict[str, object]]:
             "test": "paired" if line.paired else "welch",
             "p": line.test.p,
             "effect": line.test.effect,
+            "p_holm": p,
         }
-        for line in found
+        for line, p in zip(found, after_holm([line.test.p for line in found]), strict=True)
     ]
 
 
@@ -123,7 +125,7 @@ def notes(first: Group, second: Group, found: Sequence[Line]) -> list[str]:
     different = differing(replace(first.experiment, seed=0), replace(second.experiment, seed=0))
     changed = [f"{key} ({ours}, {theirs})" for key, (ours, theirs) in different.items()]
     tests = sum(line.test.p is not None for line in found)
-    corrected = f" after Holm's correction over {tests} lines" if tests > 1 else ""
+    over = "1 line" if tests == 1 else f"{tests} lines"
     if found[0].paired:
         test, effect = "a paired t-test", "the mean of the differences in their standard deviations"
     else:
@@ -134,7 +136,7 @@ def notes(first: Group, second: Group, found: Sequence[Line]) -> list[str]:
     return [
         f"they differ in {', '.join(changed)}" if changed else "they are the same experiment",
         *([] if found[0].paired else [unpaired]),
-        f"bold: p < {BOLD_P} in {test}{corrected}",
+        f"p: {test}; p (Holm): after Holm's correction over {over}; bold: p (Holm) < {BOLD_P}",
         f"effect: {effect} (Cohen's d)",
         *dict.fromkeys(warning for line in found for warning in line.test.warnings),
     ]

@@ -177,10 +177,15 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def after_holm(values: Sequence[float | None]) -> list[float | None]:
+    """Holm's correction over those p-values that are there."""
+    corrected = iter(holm([p for p in values if p is not None]))
+    return [None if p is None else next(corrected) for p in values]
+
+
 def significant_after_holm(values: Sequence[float | None], level: float = BOLD_P) -> list[bool]:
     """Which p-values stay below ``level`` after Holm's correction over all that are there."""
-    corrected = iter(holm([p for p in values if p is not None]))
-    return [p is not None and next(corrected) < level for p in values]
+    return [p is not None and p < level for p in after_holm(values)]
 
 
 def best(of: Mapping[str, BySeed], *, higher: bool = True, level: float = BOLD_P, paired: bool = True) -> Best:

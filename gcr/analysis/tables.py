@@ -6,12 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gcr.analysis.formats import Entry, Sheet
-from gcr.analysis.load import METRICS, PROTOCOLS, Group
+from gcr.analysis.load import METRICS, PROTOCOLS, Group, metric_of
 from gcr.experiments import variants
 from gcr.experiments.describe import unusual
+from gcr.experiments.experiment import unused_by
 from gcr.experiments.names import short_names
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
+MEMORY = "memory_bytes"  # may be asked for too; it has no protocol
+MEASURED = ("stream.", "training.", "model")  # settings that decide what is measured, whatever the method
+NUMERICS = "training.precision"  # but for this one
+VALIDATION = "stream.validation"
+NAMED = ("scenario", "stream.online", "method.name", "selector.name", "memory.buffer", "seed")  # columns of their own
 IN_COLUMNS = ("memory.buffer", "stream.online")  # shown by a table's columns and title
 
 
@@ -20,7 +26,8 @@ def columns(metrics: Sequence[str] = SHOWN) -> list[str]:
         "method",
         "K",
         "seeds",
-        *(f"{protocol} {METRICS[m]}" for protocol in PROTOCOLS.values() for m in metrics),
+        *(f"{PROTOCOLS[protocol]} {METRICS[m]}" for protocol, m in _measures(metrics)),
+        *(["bytes of memory"] if MEMORY in metrics else []),
         "seconds",
     ]
 
@@ -29,9 +36,11 @@ def table(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence[
     """A row of text per group, under ``columns``: mean ± SEM over seeds. ``always``: settings named in every row."""
     rows = []
     for name, group in zip(row_names(groups, always), groups, strict=True):
-        spreads = [group.spread(protocol, metric) for protocol in PROTOCOLS for metric in metrics]
+        spreads = [group.spread(protocol, metric) for protocol, metric in _measures(metrics)]
         seconds = f"{group.seconds.mean:.1f}" if group.seconds else "–"
         cells = [str(s) if s else "–" for s in spreads]
+        if MEMORY in metrics:
+            cells.append("–" if group.memory_bytes is None else f"{group.memory_bytes:,}")
         seeds = f"{len(group.seeds)} ({group.diverged} diverged)" if group.diverged else str(len(group.seeds))
         rows.append([name, _buffer(group), seeds, *cells, seconds])
     return rows
@@ -61,7 +70,7 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
                 "method": name,
                 "buffer": group.buffer,
             }
-            for protocol, metric in ((v, m) for v in PROTOCOLS for m in metrics):
+            for protocol, metric in _measures(metrics):
                 found = group.spread(protocol, metric)
                 lines.append(
                     about
@@ -69,45 +78,87 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
                     | {"mean": found.mean if found else None, "sem": found.sem if found else None}
                     | {"n": len(group.seeds)}
                 )
+            if MEMORY in metrics:
+                of = {"protocol": None, "metric": MEMORY, "mean": group.memory_bytes, "sem": None}
+                lines.append(about | of | {"n": len(group.seeds)})
     return lines
 
 
-def by_scenario(groups: list[Group]) -> dict[str, list[Group]]:
+def seed_records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[str, object]]:
+    """For CSV: a line per run, protocol and metric, with every setting that is not the same in all groups."""
+    described = [group.experiment.settings for group in groups]
+    keys = dict.fromkeys(key for settings in described for key in settings if key not in NAMED)
+    varying = [key for key in keys if len({str(settings.get(key)) for settings in described}) > 1]
+    lines: list[dict[str, object]] = []
+    for group, settings in zip(groups, described, strict=True):
+        made = group.experiment
+        about = {"scenario": made.scenario, "regime": made.stream.regime, "method": made.label, "buffer": group.buffer}
+        about |= {key: settings.get(key) for key in varying}
+        for run, seed, result in zip(group.runs, group.seeds, group.results, strict=True):
+            one = {"path": str(run.path), "seed": seed} | about
+            for protocol, metric in _measures(metrics):
+                of = {"protocol": PROTOCOLS[protocol].lower(), "metric": metric}
+                lines.append(one | of | {"value": metric_of(result, protocol, metric)})
+            if MEMORY in metrics:
+                lines.append(one | {"protocol": None, "metric": MEMORY, "value": result.get(MEMORY)})
+    return lines
+
+
+def _measures(metrics: Sequence[str]) -> list[tuple[str, str]]:
+    """Protocols and metrics, in the order of columns."""
+    return [(protocol, metric) for protocol in PROTOCOLS for metric in metrics if metric != MEMORY]
+
+
+def by_scenario(groups: Sequence[Group]) -> dict[str, list[Group]]:
     """Groups under the name of their scenario; online runs apart."""
     split: dict[str, list[Group]] = {}
     for group in groups:
-        online = ", online" if group.experiment.stream.online else ""
-        split.setdefault(group.experiment.scenario + online, []).append(group)
+        split.setdefault(_title(group), []).append(group)
     return split
 
 
-def row_names(groups: list[Group], always: Sequence[str] = ()) -> list[str]:
-    """The label of each group, with what distinguishes it from others of the same label and buffer size; and its epochs
-    where offline groups differ in them, since that would not be a fair comparison."""
-    epochs = {group.experiment.training.epochs for group in groups if not group.experiment.stream.online}
-    always = [*always, *(["epochs"] if len(epochs) > 1 else [])]
+def row_names(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
+    """The label of each group, with what distinguishes it from others of the same label and buffer size; and what makes
+    it no fair comparison with any other row of its table."""
+    unlike = {title: _unlike(members) for title, members in by_scenario(groups).items()}
     families: dict[tuple[str, str, str], list[int]] = {}
     for number, group in enumerate(groups):
-        families.setdefault((group.experiment.scenario, group.experiment.label, _buffer(group)), []).append(number)
+        families.setdefault((_title(group), group.experiment.label, _buffer(group)), []).append(number)
     names = [group.experiment.label for group in groups]
-    for members in families.values():
-        for number, words in zip(members, distinctions([groups[i] for i in members], always), strict=True):
-            names[number] += f" ({words})" if words else ""
+    for (title, _, _), members in families.items():
+        words = distinctions([groups[i] for i in members], always, unlike[title])
+        for number, text in zip(members, words, strict=True):
+            names[number] += f" ({text})" if text else ""
     return names
 
 
-def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
+def _unlike(groups: Sequence[Group]) -> set[str]:
+    """Settings of stream, model and training that differ between rows of one table. A method that ignores a setting
+    does not differ in it."""
+    values: dict[str, set[str]] = {}
+    for group in groups:
+        ignored = unused_by(type(group.experiment.method))
+        for key, value in group.experiment.settings.items():
+            if key.startswith(MEASURED) and key != NUMERICS and key not in ignored:
+                values.setdefault(key, set()).add(str(value))
+    return {key for key, found in values.items() if len(found) > 1}
+
+
+def distinctions(groups: Sequence[Group], always: Sequence[str] = (), unlike: Collection[str] = ()) -> list[str]:
     """For each of some groups, what a reader must know of it.
 
     Values that one tunes (training, optimizer, numbers of the method) are named where groups differ in them; of the
     rest what is not at its default, model and stream again only where groups differ; the folder where all that is the
-    same for two of them. Settings in ``always`` are always named. Where it is shorter, a variant of GCR stands for its
-    settings.
+    same for two of them. Settings in ``always`` are always named, and that a run is tested on validation data. Settings
+    in ``unlike`` differ from other rows of the table: named where they are not at their default, and offline epochs in
+    any case. Where it is shorter, a variant of GCR stands for its settings.
     """
     described = [group.experiment.settings for group in groups]
     keys = {key for settings in described for key in settings}
     varying = {key for key in keys if len({str(settings.get(key)) for settings in described}) > 1}
-    texts = [_words(group, settings, varying, always) for group, settings in zip(groups, described, strict=True)]
+    texts = [
+        _words(group, settings, varying, always, unlike) for group, settings in zip(groups, described, strict=True)
+    ]
     folders = _shortest_distinct([group.folder.parts for group in groups])
     return [
         ", ".join(filter(None, [words, f"folder={folder}"])) if texts.count(words) > 1 else words
@@ -115,7 +166,13 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = ()) -> list[st
     ]
 
 
-def _words(group: Group, settings: Mapping[str, Any], varying: Collection[str], always: Collection[str]) -> str:
+def _words(
+    group: Group,
+    settings: Mapping[str, Any],
+    varying: Collection[str],
+    always: Collection[str],
+    unlike: Collection[str],
+) -> str:
     """What ``distinctions`` says of one group, but for its folder."""
     changed, names = unusual(group.experiment), short_names(settings)
     asked = {key for key in settings if key not in IN_COLUMNS and (key in always or names[key] in always)}
@@ -124,7 +181,10 @@ def _words(group: Group, settings: Mapping[str, Any], varying: Collection[str], 
         number_of_method = key.startswith("method.") and not isinstance(value, str)
         tuned = number_of_method or key.startswith(("training.", "optimizer."))
         special = key in changed and (key in varying or key.startswith(("method.", "memory.", "selector.")))
-        if key in asked or (key in varying if tuned else special):
+        offline_epochs = key == "training.epochs" and not settings["stream.online"]
+        apart = key in unlike and (key in changed or offline_epochs)
+        on_validation = key == VALIDATION and value > 0
+        if key in asked or apart or on_validation or (key in varying if tuned else special):
             shown[key] = value
     words = {names[key]: value for key, value in shown.items() if key not in variants.PAPER}
     points = {key: value for key, value in shown.items() if key in variants.PAPER}
@@ -145,6 +205,10 @@ def _shortest_distinct(paths: Sequence[tuple[str, ...]]) -> list[str]:
         if len(set(names)) == len(set(paths)):
             break
     return names
+
+
+def _title(group: Group) -> str:
+    return group.experiment.scenario + (", online" if group.experiment.stream.online else "")
 
 
 def _buffer(group: Group) -> str:

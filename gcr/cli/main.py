@@ -271,6 +271,9 @@ def table(
     paper: Annotated[
         str | None, typer.Option("--paper", help="A table of the paper to compare the runs with, as offline-accuracy.")
     ] = None,
+    per_seed: Annotated[
+        bool, typer.Option("--per-seed", help="With --format csv: a line per run and metric, with the settings.")
+    ] = False,
 ) -> None:
     """Mean ± SEM over seeds for all finished runs below a folder; or next to a table of the paper.
 
@@ -279,14 +282,18 @@ def table(
     `gcr table runs --method er,gcr --metrics anytime,backward_transfer`
 
     `gcr table runs --paper offline-accuracy --buffer 500 --format markdown`
+
+    `gcr table runs --format csv --per-seed > runs.csv`
     """
     from gcr.analysis import tables
     from gcr.analysis.load import read_runs
     from gcr.paper import compare_to_paper
     from gcr.paper.plan import Request, asked_table
 
-    names = _metrics(metrics)
+    names = _metrics(metrics, tables.MEMORY)
     check_format(form)
+    if per_seed and (form != "csv" or paper is not None):
+        raise BadInput("--per-seed needs --format csv, and excludes --paper")
     only = read_words("scenario", scenario), read_words("method", method), read_buffers(buffer)
     asked = asked_table(Request(paper, *only)) if paper is not None else None
     if asked is not None and tuple(names) != tables.SHOWN:
@@ -301,7 +308,8 @@ def table(
         if numbers:
             warn_of_diverged(runs)
         sheets = [] if numbers else tables.sheets(runs.groups, names)
-        records, notes = tables.records(runs.groups, names) if numbers else [], runs.notes
+        make_records = tables.seed_records if per_seed else tables.records
+        records, notes = make_records(runs.groups, names) if numbers else [], runs.notes
     else:
         found = compare_to_paper.compare(runs.groups, asked)
         shown = replace(runs, groups=[g for g in runs.groups if any(row.group is g for row in found.rows)])
@@ -313,13 +321,13 @@ def table(
     print_table(form, sheets, records, notes)
 
 
-def _metrics(text: str) -> list[str]:
+def _metrics(text: str, *more: str) -> list[str]:
     from gcr.analysis.load import METRICS
 
-    names = text.split(",")
+    names, known = text.split(","), [*METRICS, *more]
     for name in names:
-        if name not in METRICS:
-            raise unknown("metric", name, METRICS)
+        if name not in known:
+            raise unknown("metric", name, known)
     return names
 
 

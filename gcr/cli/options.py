@@ -55,7 +55,7 @@ MetricsOption = Annotated[
     typer.Option(
         "--metrics",
         help="Any of accuracy, forgetting, forgetting_with_last, anytime, learning, backward_transfer, "
-        "forward_transfer.",
+        "forward_transfer; in `gcr table` also memory_bytes.",
     ),
 ]
 

@@ -8,6 +8,7 @@ from made_runs import experiment_of, put_run, square
 from scipy import stats
 
 from gcr.analysis.compare import lines, notes, one_group, records, sheet
+from gcr.analysis.formats import latex
 from gcr.analysis.load import read_runs
 from gcr.analysis.statistics import best, compare, holm, interval, not_apart, one_sample_p, spread, welch
 from gcr.settings import BadInput
@@ -187,7 +188,7 @@ def test_the_difference_is_taken_on_the_seeds_that_both_have(tmp_path):
     assert line.test.p == pytest.approx(expected.pvalue)
     shown = sheet(first, second, lines(first, second, ["accuracy", "learning"]))
     assert [entry.text for entry in shown.rows[0]] == [
-        *("class-IL accuracy", "76.60 ± 2.04", "75.00 ± 1.92", "+1.60 ± 0.24", "5", "0.0028", "2.92")
+        *("class-IL accuracy", "76.60 ± 2.04", "75.00 ± 1.92", "+1.60 ± 0.24", "5", "0.0028", "0.0057", "2.92")
     ]
     assert all(entry.bold for entry in shown.rows[0])
     assert [entry.text for entry in shown.rows[1][1:5]] == ["–", "–", "–", "0"]  # these runs have no learning accuracy
@@ -229,7 +230,7 @@ def test_without_a_common_seed_it_is_welchs_test(tmp_path):
     assert (record["n"], record["n_second"], record["test"]) == (6, 5, "welch")
     note = notes(first, second, found)
     assert "unpaired (no seed in common): 6 seeds of the first, 5 of the second" in note
-    assert any(text.startswith("bold: p < 0.05 in Welch's t-test") for text in note)
+    assert any(text.startswith("p: Welch's t-test; p (Holm): ") for text in note)
 
 
 def test_unpaired_where_asked(tmp_path):
@@ -247,7 +248,22 @@ def test_bold_is_corrected_for_the_number_of_lines(tmp_path):
     assert one.test.p == pytest.approx(0.0341, abs=1e-4)
     assert all(entry.bold for entry in sheet(first, second, [one]).rows[0])
     assert not any(entry.bold for row in sheet(first, second, [one, one]).rows for entry in row)
-    assert "bold: p < 0.05 in a paired t-test after Holm's correction over 2 lines" in notes(first, second, [one, one])
+    assert "p: a paired t-test; p (Holm): after Holm's correction over 2 lines; bold: p (Holm) < 0.05" in notes(
+        first, second, [one, one]
+    )
+
+
+def test_the_correction_is_said_in_every_format(tmp_path):
+    first = put(tmp_path, "a", dict(enumerate([1.0, 0.0, 2.0, 1.0, 1.0])))
+    second = put(tmp_path, "b", dict.fromkeys(range(5), 0.0))
+    one, *_ = lines(first, second, ["accuracy"])
+    untested = lines(first, second, ["learning"])[0]
+    shown, found = sheet(first, second, [one, one, untested]), [one, one, untested]
+    texts = [dict(zip(shown.columns, (entry.text for entry in row), strict=True)) for row in shown.rows]
+    assert [(row["p"], row["p (Holm)"]) for row in texts] == [("0.034", "0.068")] * 2 + [("–", "–")]
+    assert "& 0.034 & 0.068 &" in latex([shown])
+    assert [line["p_holm"] for line in records(found)] == [pytest.approx(2 * one.test.p)] * 2 + [None]
+    assert records([one])[0]["p_holm"] == pytest.approx(one.test.p)
 
 
 def test_what_cannot_be_compared(tmp_path):

@@ -7,10 +7,11 @@ import re
 import shutil
 
 import pytest
+from made_runs import experiment_of, put_run, square
 
 from gcr.analysis.formats import LATEX_SIGNS, Entry, Sheet, comma_separated, latex, markdown
 from gcr.analysis.load import read_runs
-from gcr.analysis.tables import columns, records, sheets, table
+from gcr.analysis.tables import columns, records, seed_records, sheets, table
 from gcr.experiments.experiment import compose
 from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
@@ -108,6 +109,50 @@ def test_epochs_are_told_where_offline_runs_differ_in_them(tmp_path):
     assert {"gcr (epochs=2)", "gcr (epochs=50)"} < {row[0] for row in table(read_runs(tmp_path).groups)}
 
 
+def test_what_decides_the_measure_is_told_of_any_method(tmp_path):
+    put(tmp_path, "er", 0, 10.0, validation=0.2)
+    put(tmp_path, "der++", 0, 10.0)
+    put(tmp_path, "gcr", 0, 10.0, lr=0.3, label_noise=0.4, tasks=2)
+    put(tmp_path, "gcr+", 0, 10.0, class_order=3, repeats=2, model="mlp")
+    groups = read_runs(tmp_path).groups
+    names = [
+        "er (validation=0.2)",
+        "der++",
+        "gcr (tasks=2, label_noise=0.4)",
+        "gcr+ (class_order=3, model=mlp, repeats=2)",
+    ]
+    assert [row[0] for row in table(groups)] == names
+    assert [row[0].text for row in sheets(groups)[0].rows] == names
+    assert list(dict.fromkeys(line["method"] for line in records(groups))) == names
+
+
+def test_what_all_rows_share_is_not_told_but_validation(tmp_path):
+    for method in ("er", "gcr"):
+        put(tmp_path, method, 0, 10.0, imbalance=0.1, batch=20, model="mlp")
+    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["er", "gcr"]
+    for method in ("er", "gcr"):
+        put(tmp_path / "tuned", method, 0, 10.0, validation=0.1)
+    names = [row[0] for row in table(read_runs(tmp_path / "tuned").groups)]
+    assert names == ["er (validation=0.1)", "gcr (validation=0.1)"]
+
+
+def test_methods_have_defaults_of_their_own_and_ignore_settings(tmp_path):
+    """Online ``joint`` passes several times in larger batches, and streams of ``icarl`` are tasks."""
+    put(tmp_path, "joint", 0, 10.0, online=True)
+    put(tmp_path, "er", 0, 10.0, online=True, lr=0.3)
+    put(tmp_path, "icarl", 0, 10.0, online=True)
+    assert {row[0] for row in table(read_runs(tmp_path).groups)} == {"joint", "icarl", "er"}
+    put(tmp_path, "gcr", 0, 10.0, online=True, stream=200)
+    assert {row[0] for row in table(read_runs(tmp_path).groups)} == {"joint", "icarl", "er", "gcr (stream=200)"}
+
+
+def test_each_table_tells_what_differs_in_it(tmp_path):
+    put(tmp_path, "er", 0, 10.0, epochs=2)
+    put(tmp_path, "er", 0, 10.0, online=True, repeats=2)
+    put(tmp_path, "gcr", 0, 10.0, online=True, repeats=2)
+    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["er", "er", "gcr"]
+
+
 def test_rows_of_one_label_say_what_tells_them_apart(tmp_path):
     put(tmp_path, "er", 0, 10.0, name="slow", lr=0.01)
     put(tmp_path, "er", 0, 12.0, name="fast", lr=0.1)
@@ -167,6 +212,43 @@ def test_sheets_and_records(tmp_path):
         "n": 2,
     }
     assert lines[1]["mean"] is None  # these runs have no any-time accuracy
+
+
+def test_bytes_of_memory_are_a_column(tmp_path):
+    """K is no measure of it: `gcr+` with candidates holds 2 K examples."""
+    for seed, held in ((0, 7200), (1, 7300)):
+        experiment = experiment_of("er", seed=seed)
+        put_run(tmp_path, experiment, square(10.0), memory_bytes=held)
+    put(tmp_path, "gcr", 0, 10.0)  # its result does not say
+    groups, metrics = read_runs(tmp_path).groups, ["memory_bytes", "accuracy"]
+    assert columns(metrics) == [
+        *("method", "K", "seeds", "class-IL accuracy", "task-IL accuracy", "bytes of memory", "seconds")
+    ]
+    assert [row[5] for row in table(groups, metrics)] == ["7,300", "–"]
+    assert columns(["memory_bytes"]) == ["method", "K", "seeds", "bytes of memory", "seconds"]
+    lines = [line for line in records(groups, metrics) if line["metric"] == "memory_bytes"]
+    assert [(line["method"], line["protocol"], line["mean"]) for line in lines] == [
+        ("er", None, 7300),
+        ("gcr", None, None),
+    ]
+
+
+def test_a_record_per_seed_has_the_settings_that_differ(tmp_path):
+    for seed, accuracy in ((0, 10.0), (1, 12.0)):
+        put_run(tmp_path, experiment_of("er", seed=seed, lr=0.3), square(accuracy), memory_bytes=7200)
+    put(tmp_path, "joint", 0, 30.0, validation=0.2)
+    lines = seed_records(read_runs(tmp_path).groups, ["accuracy", "memory_bytes"])
+    assert len(lines) == 3 * 3
+    assert len({tuple(line) for line in lines}) == 1  # the same columns
+    first = next(line for line in lines if line["seed"] == 1)
+    assert first["path"].endswith("seq-digits-er-k20/seed-1")
+    named = ("method", "buffer", "optimizer.lr", "stream.validation", "protocol", "metric", "value")
+    assert [first[key] for key in named] == ["er", 20, 0.3, 0.0, "class-il", "accuracy", 12.0]
+    assert {"training.epochs", "model", "method.name"}.isdisjoint(first)
+    assert [(line["protocol"], line["value"]) for line in lines if line["metric"] == "memory_bytes"] == [
+        *[(None, 7200)] * 2,
+        (None, None),
+    ]
 
 
 def test_folders_without_runs_are_named(tmp_path):

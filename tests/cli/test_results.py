@@ -55,6 +55,17 @@ def test_tables_of_packed_runs_are_those_of_their_folders(runs, gcr, tmp_path):
     assert gcr("compare", *(file / name for name in names)) == gcr("compare", *(runs / name for name in names))
 
 
+def test_a_table_of_single_runs(runs, gcr):
+    code, printed, _ = gcr("table", runs, "--format", "csv", "--per-seed", "--metrics", "accuracy")
+    lines = printed.splitlines()
+    assert code == 0
+    assert lines[0].startswith("path,seed,scenario,regime,method,buffer,")
+    assert lines[0].endswith(",protocol,metric,value")
+    assert len(lines) == 1 + 6 * 2
+    refused(gcr("table", runs, "--per-seed"), "--per-seed needs --format csv")
+    refused(gcr("table", runs, "--per-seed", "--format", "csv", "--paper", "offline-accuracy"), "excludes --paper")
+
+
 def test_runs_are_trained_again_and_compared(gcr, tmp_path):
     first, file = tmp_path / "first", tmp_path / "sent.jsonl.gz"
     train = ("run", "seq-digits", "--method", "er", "-k", 20, "--model", "mlp", "--epochs", 1, "--seeds", "0,1")
