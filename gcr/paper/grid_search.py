@@ -33,7 +33,12 @@ from gcr.settings import BadInput
 
 VALIDATION = 0.1  # share of the training images that a search judges by
 PROTOCOLS = ("class-il", "task-il")
-NOT_SEARCHED = ("buffer", "online", "validation")  # options of a search, or set by it
+NOT_SEARCHED = {  # options of a search, or set by it; and what to do instead
+    "buffer": "give --buffer",
+    "online": "give --online",
+    "validation": "trials are judged on 10% of the training images, final runs train on all; for another share, use "
+    "gcr run --set validation=0.3 --vary",
+}
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,11 @@ class Search:
     grid: Mapping[str, Sequence[Any]] = field(hash=False)
     common: Mapping[str, Any] = field(hash=False)  # settings of all its runs, as epochs
     seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for key in self.common:
+            if remedy := NOT_SEARCHED.get(plain(key)):
+                raise BadInput(f"{key} cannot be set for all runs of a search; {remedy}")
 
     @property
     def points(self) -> list[dict[str, Any]]:

@@ -247,6 +247,21 @@ def test_the_last_setting_varies_fastest_and_trials_are_apart(tmp_path):
     assert (tmp_path / "trials") not in final.folder.path.parents
 
 
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("validation", "gcr run --set"),
+        ("stream.validation", "gcr run"),
+        ("memory.buffer", "--buffer"),
+        ("online", "--o"),
+    ],
+)
+def test_what_a_search_sets_cannot_be_set_for_all_its_runs(key, remedy):
+    """Final runs with validation=0.3 would be judged on validation images."""
+    with pytest.raises(BadInput, match=f"{key} cannot be set for all runs of a search; .*{remedy}"):
+        make_search(common={key: 0.3})
+
+
 def test_views_are_chosen_apart_and_the_first_of_equals_wins(tmp_path):
     search = make_search()
     finish_all(search, tmp_path, (70.0, 80.0, 80.0, 60.0), (95.0, 90.0, 91.0, 99.0))
