@@ -58,6 +58,9 @@ def sweep(search: Search, protocols: Sequence[str], final_seeds: Sequence[int], 
 
     trials = search.trials(folder)
     check_ready([job.experiment for job in trials], how, set())
+    if both := sorted({*search.seeds} & {*final_seeds}):
+        named = f"seed {both[0]} is" if len(both) == 1 else f"seeds {', '.join(map(str, both))} are"
+        err.say(f"{named} in --seeds and --final-seeds: seeds that chose a setting do not prove it", "yellow")
     _make(folder)
     if signal := _train(trials, folder, replace(how, model=False), "trials"):
         return _stopped(signal, len(unfinished(trials)), "trials")
