@@ -53,10 +53,11 @@ def sweep(search: Search, protocols: Sequence[str], final_seeds: Sequence[int], 
     """Search, write down the choice, train the winner of each protocol on all data. Returns the exit code."""
     from gcr.analysis.load import group_runs
     from gcr.analysis.tables import sheets
-    from gcr.paper.grid_search import choose, write_choice
+    from gcr.paper.grid_search import check_choice, choose, write_choice
     from gcr.paper.plan import distinct, unfinished
 
     trials = search.trials(folder)
+    check_choice(search, folder)
     check_ready([job.experiment for job in trials], how, set())
     if both := sorted({*search.seeds} & {*final_seeds}):
         named = f"seed {both[0]} is" if len(both) == 1 else f"seeds {', '.join(map(str, both))} are"

@@ -111,6 +111,19 @@ def choose(search: Search, out: Path) -> Choice | None:
     return Choice({protocol: _ranked(judged, protocol) for protocol in PROTOCOLS})
 
 
+def check_choice(search: Search, out: Path) -> None:
+    """Refuse to replace the choice of another search. One that cannot be read is written again."""
+    path = out / search.file_name
+    try:
+        there = json.loads(path.read_bytes())
+        before = {"grid": there["grid"], "seeds": there["seeds"]}
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    asked = {"grid": {key: list(values) for key, values in search.grid.items()}, "seeds": list(search.seeds)}
+    if different := [f"{key} is {before[key]} there, {asked[key]} here" for key in asked if before[key] != asked[key]]:
+        raise BadInput(f"{path} is of another search ({'; '.join(different)}); move it away, or choose another --out")
+
+
 def write_choice(search: Search, choice: Choice, out: Path, protocols: Sequence[str] = PROTOCOLS) -> Path:
     """Write the choice and its runners-up next to the runs."""
     path = out / search.file_name

@@ -159,6 +159,10 @@ def test_sweep_with_a_trial_that_diverges(tmp_path):
     again = gcr(*command)
     assert again.code == 0
     assert "trained here" not in again.stderr
+    refused(gcr(*command, "--seeds", "0,1"), "is of another search (seeds is [0] there, [0, 1] here); move it away")
+    (tmp_path / "grid.toml").write_text("lr = [0.1]\n")
+    refused(gcr(*command), "is of another search (grid is {'lr': [1000000.0, 0.1]} there, {'lr': [0.1]} here)")
+    assert json.loads(next(tmp_path.glob("sweep-*.json")).read_text()) == choice
     table = gcr("table", tmp_path)  # trials are no results
     assert table.stdout.count("│ er") == 1
 
