@@ -177,7 +177,12 @@ def run_name(experiment: Experiment, values: Mapping[str, Any], name: str | None
     >>> run_name(compose("seq-digits", "er", overrides={"buffer": 50}), {"lr": 0.1, "precision": "bf16"})
     'seq-digits-er-k50-lr0.1-bf16'
     """
-    parts = [str(value) if key == "precision" else f"{key}{_short(value)}" for key, value in values.items()]
+    said = () if name else ("selector",)
+    parts = [
+        str(value) if key == "precision" else f"{key}{_short(value)}"
+        for key, value in values.items()
+        if key not in said
+    ]
     return "-".join([name or experiment.run_name, *parts])
 
 
@@ -203,8 +208,11 @@ def compose_label(
 ) -> Experiment:
     """An experiment of a row of the paper's tables ("er + grad-approx"), or of any method."""
     about = label_of(method)
-    given = {"online": regime == "online"} | ({} if buffer is None else {"buffer": buffer})
-    return compose(scenario, about.method, seed=seed, selector=about.selector, overrides={**overrides, **given})
+    given = {**overrides, "online": regime == "online"} | ({} if buffer is None else {"buffer": buffer})
+    if about.selector and "selector" in given:
+        raise BadInput(f"{method} has its selector; leave out selector, or use method {about.method}")
+    selector = given.pop("selector", about.selector)
+    return compose(scenario, about.method, seed=seed, selector=selector, overrides=given)
 
 
 def label_of(method: str) -> Label:

@@ -231,7 +231,7 @@ def make_search(**changes):
 def finish_all(search, out, class_il, task_il):
     """Every seed one below and one above the value of its point."""
     for point, of_class, of_task in zip(search.points, class_il, task_il, strict=True):
-        for seed, around in zip(search.seeds, (-1, 1), strict=True):
+        for seed, around in zip(search.seeds, (-1, 1), strict=False):
             finish(search.trial(point, seed, out), of_class + around, of_task + around)
 
 
@@ -351,6 +351,19 @@ def test_an_unknown_setting_is_named(tmp_path):
     search = make_search(grid=check_grid({"learning": [0.1]}, "of mine"))
     with pytest.raises(BadInput, match='unknown setting of er "learning"'):
         search.trials(tmp_path)
+
+
+def test_selectors_are_searched(tmp_path):
+    search = make_search(grid={"selector": ("reservoir", "k-centre"), "lr": (0.1,)}, seeds=(0,))
+    finish_all(search, tmp_path, (70.0, 80.0), (70.0, 80.0))
+    chosen = choose(search, tmp_path).values("class-il")
+    assert chosen == {"selector": "k-centre", "lr": 0.1}
+    final = search.final(chosen, 1, tmp_path)
+    assert final.experiment.memory.selector.name == "k-centre"
+    assert final.folder.path.parent.name == "seq-digits-er-k-centre-k50-lr0.1-epochs1"
+    assert search.trials(tmp_path)[0].folder.path.parent.name == "seq-digits-er-k50-lr0.1-epochs1"
+    with pytest.raises(BadInput, match="has its selector; leave out selector, or use method er"):
+        make_search(method="er + grad-approx", grid=search.grid).trials(tmp_path)
 
 
 def test_values_that_are_nearly_equal_are_trials_of_their_own(tmp_path):
