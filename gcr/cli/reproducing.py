@@ -156,6 +156,7 @@ def _train(jobs: Sequence[Job], folder: Path, how: Execution, name: str) -> int:
     it, or 0."""
     from gcr.cli.progress import TableProgress
     from gcr.paper.plan import unfinished
+    from gcr.runs.job import check_folders
     from gcr.runs.shared_folder import train_together
 
     check_folders(jobs)
@@ -171,17 +172,6 @@ def _train(jobs: Sequence[Job], folder: Path, how: Execution, name: str) -> int:
     others = f", {progress.elsewhere} by another process" if progress.elsewhere else ""
     err.say(f"{name}: {here} trained here{others}, {progress.failed} failed")
     return ending.signal
-
-
-def check_folders(jobs: Sequence[Job]) -> None:
-    """Refuse folders that hold other experiments. A result that cannot be read is named where the table is made."""
-    for job in jobs:
-        try:
-            job.folder.check(job.experiment)
-        except BadInput:
-            raise
-        except ValueError:
-            continue
 
 
 def _weights(jobs: Sequence[Job], waiting: Sequence[Job], folder: Path, how: Execution) -> list[float]:
