@@ -43,7 +43,7 @@ WITH_CODE = [page for page in (README, *SITE) if python_blocks(page)]
 def test_code_blocks_run(page, tmp_path, monkeypatch):
     """Page by page, its blocks one after another in one namespace."""
     monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "page"}
+    namespace = {"__name__": "__main__"}
     for number, block in enumerate(python_blocks(page)):
         exec(compile(block, f"{page.name}, block {number}", "exec", dont_inherit=True), namespace)
 

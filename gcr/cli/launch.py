@@ -76,13 +76,13 @@ def _train_and_show(
     from gcr.cli.progress import RunProgress
     from gcr.report import needs_of_report, write_report
     from gcr.runs.engine import Ending, run_all
+    from gcr.runs.job import check_folders
 
     waiting = [job for job in jobs if not job.folder.finished]
     for job in jobs:
         job.folder.tidy()
     check_ready([job.experiment for job in waiting], how, needs_of_report() if title else set())
-    for job in jobs:
-        job.folder.check(job.experiment)
+    check_folders(jobs)
     for job in waiting:
         job.folder.make()
     if reused := len(jobs) - len(waiting):

@@ -31,6 +31,8 @@ from gcr.cli.options import (
 )
 from gcr.settings import BadInput, unknown
 
+FINAL_SEEDS = 15  # of the winner
+
 
 def reproduce(
     table: Annotated[
@@ -140,8 +142,13 @@ def sweep(
     seeds: Annotated[str, typer.Option("--seeds", help="Of the trials, as 0,1,2 or 0-4.")] = "0",
     metric: Annotated[str, typer.Option("--metric", help="Choose by class-il, task-il, or both apart.")] = "both",
     final_seeds: Annotated[
-        str, typer.Option("--final-seeds", help="Of the winner's runs on all training images; none: only choose.")
-    ] = "0-14",
+        str | None,
+        typer.Option(
+            "--final-seeds",
+            help="Of the winner's runs on all training images; the 15 after those of the trials if not given; none: "
+            "only choose.",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting of all runs, as epochs=5; may be repeated.")
     ] = None,
@@ -162,7 +169,7 @@ def sweep(
     Every trial is a run folder below OUT/trials; the choice and its runners-up are in OUT/sweep-*.json. A trial that
     diverges has lost; of equal means, the first in the order of the grid wins. The same command continues.
 
-    Example: `gcr sweep seq-digits --method er --buffer 50 --grid mine.toml --seeds 0,1 --final-seeds 0-4`
+    Example: `gcr sweep seq-digits --method er --buffer 50 --grid mine.toml --seeds 0,1 --final-seeds 2-6`
     """
     from gcr.cli import reproducing
     from gcr.paper.grid_search import PROTOCOLS, Search, paper_grid, read_grid
@@ -176,7 +183,10 @@ def sweep(
     if twice := common.keys() & points.keys():
         raise BadInput(f"{min(twice)} is in the grid and in --set; give it once")
     search = Search(scenario, regime, method, buffer, points, common, tuple(read_seeds(seeds)))
-    finals = [] if final_seeds == "none" else read_seeds(final_seeds)
+    if final_seeds is None:
+        finals = [max(search.seeds) + n for n in range(1, FINAL_SEEDS + 1)]
+    else:
+        finals = [] if final_seeds == "none" else read_seeds(final_seeds)
     how = Execution(
         device=device,
         pack=read_pack(pack),

@@ -53,11 +53,15 @@ def sweep(search: Search, protocols: Sequence[str], final_seeds: Sequence[int], 
     """Search, write down the choice, train the winner of each protocol on all data. Returns the exit code."""
     from gcr.analysis.load import group_runs
     from gcr.analysis.tables import sheets
-    from gcr.paper.grid_search import choose, write_choice
+    from gcr.paper.grid_search import check_choice, choose, write_choice
     from gcr.paper.plan import distinct, unfinished
 
     trials = search.trials(folder)
+    check_choice(search, folder)
     check_ready([job.experiment for job in trials], how, set())
+    if both := sorted({*search.seeds} & {*final_seeds}):
+        named = f"seed {both[0]} is" if len(both) == 1 else f"seeds {', '.join(map(str, both))} are"
+        err.say(f"{named} in --seeds and --final-seeds: seeds that chose a setting do not prove it", "yellow")
     _make(folder)
     if signal := _train(trials, folder, replace(how, model=False), "trials"):
         return _stopped(signal, len(unfinished(trials)), "trials")
@@ -152,6 +156,7 @@ def _train(jobs: Sequence[Job], folder: Path, how: Execution, name: str) -> int:
     it, or 0."""
     from gcr.cli.progress import TableProgress
     from gcr.paper.plan import unfinished
+    from gcr.runs.job import check_folders
     from gcr.runs.shared_folder import train_together
 
     check_folders(jobs)
@@ -167,17 +172,6 @@ def _train(jobs: Sequence[Job], folder: Path, how: Execution, name: str) -> int:
     others = f", {progress.elsewhere} by another process" if progress.elsewhere else ""
     err.say(f"{name}: {here} trained here{others}, {progress.failed} failed")
     return ending.signal
-
-
-def check_folders(jobs: Sequence[Job]) -> None:
-    """Refuse folders that hold other experiments. A result that cannot be read is named where the table is made."""
-    for job in jobs:
-        try:
-            job.folder.check(job.experiment)
-        except BadInput:
-            raise
-        except ValueError:
-            continue
 
 
 def _weights(jobs: Sequence[Job], waiting: Sequence[Job], folder: Path, how: Execution) -> list[float]:

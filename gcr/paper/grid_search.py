@@ -33,7 +33,12 @@ from gcr.settings import BadInput
 
 VALIDATION = 0.1  # share of the training images that a search judges by
 PROTOCOLS = ("class-il", "task-il")
-NOT_SEARCHED = ("buffer", "online", "validation")  # options of a search, or set by it
+NOT_SEARCHED = {  # options of a search, or set by it; and what to do instead
+    "buffer": "give --buffer",
+    "online": "give --online",
+    "validation": "trials are judged on 10% of the training images, final runs train on all; for another share, use "
+    "gcr run --set validation=0.3 --vary",
+}
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,11 @@ class Search:
     grid: Mapping[str, Sequence[Any]] = field(hash=False)
     common: Mapping[str, Any] = field(hash=False)  # settings of all its runs, as epochs
     seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for key in self.common:
+            if remedy := NOT_SEARCHED.get(plain(key)):
+                raise BadInput(f"{key} cannot be set for all runs of a search; {remedy}")
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -101,6 +111,19 @@ def choose(search: Search, out: Path) -> Choice | None:
     return Choice({protocol: _ranked(judged, protocol) for protocol in PROTOCOLS})
 
 
+def check_choice(search: Search, out: Path) -> None:
+    """Refuse to replace the choice of another search. One that cannot be read is written again."""
+    path = out / search.file_name
+    try:
+        there = json.loads(path.read_bytes())
+        before = {"grid": there["grid"], "seeds": there["seeds"]}
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    asked = {"grid": {key: list(values) for key, values in search.grid.items()}, "seeds": list(search.seeds)}
+    if different := [f"{key} is {before[key]} there, {asked[key]} here" for key in asked if before[key] != asked[key]]:
+        raise BadInput(f"{path} is of another search ({'; '.join(different)}); move it away, or choose another --out")
+
+
 def write_choice(search: Search, choice: Choice, out: Path, protocols: Sequence[str] = PROTOCOLS) -> Path:
     """Write the choice and its runners-up next to the runs."""
     path = out / search.file_name
@@ -154,7 +177,12 @@ def run_name(experiment: Experiment, values: Mapping[str, Any], name: str | None
     >>> run_name(compose("seq-digits", "er", overrides={"buffer": 50}), {"lr": 0.1, "precision": "bf16"})
     'seq-digits-er-k50-lr0.1-bf16'
     """
-    parts = [str(value) if key == "precision" else f"{key}{_short(value)}" for key, value in values.items()]
+    said = () if name else ("selector",)
+    parts = [
+        str(value) if key == "precision" else f"{key}{_short(value)}"
+        for key, value in values.items()
+        if key not in said
+    ]
     return "-".join([name or experiment.run_name, *parts])
 
 
@@ -180,8 +208,11 @@ def compose_label(
 ) -> Experiment:
     """An experiment of a row of the paper's tables ("er + grad-approx"), or of any method."""
     about = label_of(method)
-    given = {"online": regime == "online"} | ({} if buffer is None else {"buffer": buffer})
-    return compose(scenario, about.method, seed=seed, selector=about.selector, overrides={**overrides, **given})
+    given = {**overrides, "online": regime == "online"} | ({} if buffer is None else {"buffer": buffer})
+    if about.selector and "selector" in given:
+        raise BadInput(f"{method} has its selector; leave out selector, or use method {about.method}")
+    selector = given.pop("selector", about.selector)
+    return compose(scenario, about.method, seed=seed, selector=selector, overrides=given)
 
 
 def label_of(method: str) -> Label:

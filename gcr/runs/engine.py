@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gcr.runs.job import Event, Execution, Job, Listener
-from gcr.runs.local import pick_device, run_here
+from gcr.runs.local import check_begun_again, pick_device, run_here
 from gcr.runs.tracking import tracked, trackers
 from gcr.settings import BadInput, unknown
 
@@ -26,6 +26,7 @@ def run_all(jobs: list[Job], listen: Listener, how: Execution | None = None) -> 
     A run on a CPU uses ``how.threads`` threads: the bits depend on that number, not on other runs.
     """
     how = how or Execution()
+    check_begun_again()
     check_engine(how)
     ending = Ending()
     with tracked(jobs, listen, how) as listen:

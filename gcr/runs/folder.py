@@ -7,9 +7,9 @@ folder with it is a finished run. While the run goes on, its last two checkpoint
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,10 @@ class RunFolder:
     @classmethod
     def of(cls, out: Path, experiment: Experiment, name: str | None = None) -> RunFolder:
         return cls(out / (name or experiment.run_name) / f"seed-{experiment.seed}")
+
+    @property
+    def begun(self) -> bool:
+        return (self.path / "experiment.json").exists()
 
     @property
     def finished(self) -> bool:
@@ -112,11 +116,7 @@ class RunFolder:
             raise BadInput(
                 f"{there} cannot be read ({why}); move {whose} away, or choose another --out or --name"
             ) from None
-        if different := differences(other, experiment):
-            remedy = "choose" if self.finished or not self.ended else "it diverged, so remove it, or choose"
-            raise BadInput(
-                f"{self.path} holds another experiment ({'; '.join(different)}); {remedy} another --name or --out"
-            )
+        self._refuse(other, experiment)
         if self.finished:
             try:
                 data = scenarios.entry(experiment.scenario).fingerprint
@@ -128,6 +128,24 @@ class RunFolder:
                     f"{self.path} was trained on other images of {experiment.scenario} (data is {before} there, {data} "
                     "here); choose another --name or --out"
                 )
+
+    def check_siblings(self, experiment: Experiment, asked: Collection[Path]) -> None:
+        """Refuse a folder whose other seeds, beyond those ``asked`` for, are of another experiment. One is read, as
+        all are of one."""
+        for path in self.path.parent.glob("seed-*"):
+            if path not in asked:
+                try:
+                    other = RunFolder(path).experiment()
+                except (OSError, ValueError, KeyError, TypeError):
+                    continue  # not begun, or damaged
+                return RunFolder(path)._refuse(replace(other, seed=experiment.seed), experiment)
+
+    def _refuse(self, other: Experiment, experiment: Experiment) -> None:
+        if different := differences(other, experiment):
+            remedy = "choose" if self.finished or not self.ended else "it diverged, so remove it, or choose"
+            raise BadInput(
+                f"{self.path} holds another experiment ({'; '.join(different)}); {remedy} another --name or --out"
+            )
 
     @property
     def out(self) -> Path:

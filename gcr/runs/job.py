@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
@@ -34,6 +34,16 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 class Job:
     experiment: Experiment
     folder: RunFolder
+
+
+def check_folders(jobs: Sequence[Job]) -> None:
+    """Refuse folders that hold other experiments, and new seeds next to those of another."""
+    for job in jobs:
+        job.folder.check(job.experiment)
+    asked = {job.folder.path for job in jobs}
+    new = {job.folder.path.parent: job for job in jobs if not job.folder.begun}
+    for job in new.values():
+        job.folder.check_siblings(job.experiment, asked)
 
 
 @dataclass(frozen=True)

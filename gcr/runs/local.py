@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -24,6 +25,7 @@ from gcr.settings import BadInput
 from gcr.training.pack import OutOfMemory, run_pack
 
 TRIES = 5  # rounds of worker processes in which no job gets any further
+BEGUN_AGAIN = 77  # exit code of a worker that would train while it imports the script
 
 
 def pick_device(name: str) -> torch.device:
@@ -98,6 +100,13 @@ def _start_worker(address: str) -> None:
     _stop.set_by_signals()
     _inbox = Client(address, authkey=multiprocessing.current_process().authkey)
     threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def check_begun_again() -> None:
+    """A worker imports the script that runs. One that trains outside ``if __name__ == "__main__":`` would do so there
+    again, and again in the workers of that."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as ``multiprocessing`` asks
+        sys.exit(BEGUN_AGAIN)
 
 
 def end_with_parent() -> None:
@@ -192,6 +201,7 @@ def _run_in_workers(jobs: dict[int, Job], listen: Listener, how: Execution, proc
         with stop_by_signal(stop_workers) as stop:
             with signals_held_back():  # workers are born here; a signal would kill them before they can handle it
                 futures = [executor.submit(_run_in_worker, number, job, how) for number, job in jobs.items()]
+                born = workers()
             for future in as_completed(futures):
                 with suppress(BrokenProcessPool):
                     future.result()
@@ -202,6 +212,10 @@ def _run_in_workers(jobs: dict[int, Job], listen: Listener, how: Execution, proc
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
         inbox.close()
+    codes = [process.exitcode for process in born if (process.exitcode or 0) > 0]  # below 0: killed by a signal
+    if codes and not inbox.readers and not stop():
+        remedy = 'put what your script does under if __name__ == "__main__"' if BEGUN_AGAIN in codes else "see above"
+        raise BadInput(f"worker processes ended before they began (exit code {codes[0]}); {remedy}, or --processes 1")
     return ended, stop
 
 

@@ -15,6 +15,7 @@ import pytest
 from conftest import ROOT, wait_until
 from made_runs import experiment_of, finish, put_run, square
 
+from gcr.cli import reproducing
 from gcr.cli.main import run_cli
 from gcr.paper.plan import Request, make_plan
 
@@ -148,6 +149,7 @@ def test_sweep_with_a_trial_that_diverges(tmp_path):
     done = gcr(*command)
     assert done.code == 0, done.stderr
     assert "loss is NaN or inf" in done.stderr
+    assert "seed 0 is in --seeds and --final-seeds: seeds that chose a setting do not prove it" in done.stderr
     choice = json.loads(next(tmp_path.glob("sweep-*.json")).read_text())
     best, failed = choice["ranking"]["class-il"]
     assert best["values"] == {"lr": 0.1}
@@ -157,8 +159,22 @@ def test_sweep_with_a_trial_that_diverges(tmp_path):
     again = gcr(*command)
     assert again.code == 0
     assert "trained here" not in again.stderr
+    refused(gcr(*command, "--seeds", "0,1"), "is of another search (seeds is [0] there, [0, 1] here); move it away")
+    (tmp_path / "grid.toml").write_text("lr = [0.1]\n")
+    refused(gcr(*command), "is of another search (grid is {'lr': [1000000.0, 0.1]} there, {'lr': [0.1]} here)")
+    assert json.loads(next(tmp_path.glob("sweep-*.json")).read_text()) == choice
     table = gcr("table", tmp_path)  # trials are no results
     assert table.stdout.count("│ er") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "finals"), [([], range(3, 18)), (["--final-seeds", "0-1"], range(2)), (["--final-seeds", "none"], ())]
+)
+def test_final_seeds_of_a_sweep_follow_those_of_its_trials(monkeypatch, option, finals):
+    asked = []
+    monkeypatch.setattr(reproducing, "sweep", lambda search, protocols, seeds, *rest: asked.append(seeds))
+    assert gcr("sweep", "seq-digits", "--method", "er", "--seeds", "0,2", *option).code == 0
+    assert asked == [[*finals]]
 
 
 def test_sweep_where_all_diverge(tmp_path):

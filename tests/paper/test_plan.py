@@ -231,7 +231,7 @@ def make_search(**changes):
 def finish_all(search, out, class_il, task_il):
     """Every seed one below and one above the value of its point."""
     for point, of_class, of_task in zip(search.points, class_il, task_il, strict=True):
-        for seed, around in zip(search.seeds, (-1, 1), strict=True):
+        for seed, around in zip(search.seeds, (-1, 1), strict=False):
             finish(search.trial(point, seed, out), of_class + around, of_task + around)
 
 
@@ -245,6 +245,21 @@ def test_the_last_setting_varies_fastest_and_trials_are_apart(tmp_path):
     final = search.final(search.points[0], 3, tmp_path)
     assert final.experiment.stream.validation == 0
     assert (tmp_path / "trials") not in final.folder.path.parents
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("validation", "gcr run --set"),
+        ("stream.validation", "gcr run"),
+        ("memory.buffer", "--buffer"),
+        ("online", "--o"),
+    ],
+)
+def test_what_a_search_sets_cannot_be_set_for_all_its_runs(key, remedy):
+    """Final runs with validation=0.3 would be judged on validation images."""
+    with pytest.raises(BadInput, match=f"{key} cannot be set for all runs of a search; .*{remedy}"):
+        make_search(common={key: 0.3})
 
 
 def test_views_are_chosen_apart_and_the_first_of_equals_wins(tmp_path):
@@ -336,6 +351,19 @@ def test_an_unknown_setting_is_named(tmp_path):
     search = make_search(grid=check_grid({"learning": [0.1]}, "of mine"))
     with pytest.raises(BadInput, match='unknown setting of er "learning"'):
         search.trials(tmp_path)
+
+
+def test_selectors_are_searched(tmp_path):
+    search = make_search(grid={"selector": ("reservoir", "k-centre"), "lr": (0.1,)}, seeds=(0,))
+    finish_all(search, tmp_path, (70.0, 80.0), (70.0, 80.0))
+    chosen = choose(search, tmp_path).values("class-il")
+    assert chosen == {"selector": "k-centre", "lr": 0.1}
+    final = search.final(chosen, 1, tmp_path)
+    assert final.experiment.memory.selector.name == "k-centre"
+    assert final.folder.path.parent.name == "seq-digits-er-k-centre-k50-lr0.1-epochs1"
+    assert search.trials(tmp_path)[0].folder.path.parent.name == "seq-digits-er-k50-lr0.1-epochs1"
+    with pytest.raises(BadInput, match="has its selector; leave out selector, or use method er"):
+        make_search(method="er + grad-approx", grid=search.grid).trials(tmp_path)
 
 
 def test_values_that_are_nearly_equal_are_trials_of_their_own(tmp_path):

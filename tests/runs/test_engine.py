@@ -42,6 +42,27 @@ def test_processes_give_the_same_numbers_as_one(tmp_path):
         assert ours.folder.result()["task_il"] == theirs.folder.result()["task_il"]
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", '(exit code 77); put what your script does under if __name__ == "__main__", or --processes 1'),
+        ("assert __name__ == '__main__'", "(exit code 1); see above, or --processes 1"),
+    ],
+)
+def test_workers_that_cannot_begin_are_named_at_once(tmp_path, line, message):
+    """A script that trains while its own workers import it, and one that they cannot import."""
+    (tmp_path / "script.py").write_text(
+        f"from gcr.cli.main import run_cli\n{line}\n"
+        "run_cli('run seq-digits -m er --epochs 1 --set model=mlp --seeds 0,1 --processes 2'.split())\n"
+    )
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert done.stderr.count("error: ") == 1, done.stderr
+    assert done.stderr.endswith(f"error: worker processes ended before they began {message}\n")
+    assert "bootstrapping" not in done.stderr
+    assert done.stderr.count("Traceback") <= (2 if line else 0)
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_one_failure_does_not_stop_the_others(tmp_path, processes):
     todo = jobs(tmp_path)

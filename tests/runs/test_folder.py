@@ -19,7 +19,7 @@ from gcr.data.writing import write_set
 from gcr.experiments.experiment import compose
 from gcr.files import json_bytes
 from gcr.runs.folder import RunFolder
-from gcr.runs.job import Execution, Job, run_job
+from gcr.runs.job import Execution, Job, check_folders, run_job
 from gcr.runs.model_file import read_model
 from gcr.runs.provenance import git_tree, source
 from gcr.runs.shared_folder import train_together
@@ -102,6 +102,24 @@ def test_another_experiment_that_diverged_may_be_removed(tmp_path):
 def test_the_same_experiment_is_welcome(finished):
     finished.folder.check(finished.experiment)
     assert finished.folder.finished
+
+
+def test_a_new_seed_next_to_seeds_of_another_experiment_is_refused(finished):
+    def asked(**changes):
+        return [
+            Job(each, RunFolder.of(finished.folder.out, each)) for each in (small(7, **changes), small(8, **changes))
+        ]
+
+    name = finished.folder.path.parent
+    check_folders(asked())
+    (name / "seed-7").mkdir()  # made, not begun
+    (name / "seed-3").mkdir()
+    (name / "seed-3" / "experiment.json").write_text("{")
+    with pytest.raises(BadInput, match=r"seed-0 holds another .* \(optimizer.lr is 0.1 there, 0.5 here\); choose"):
+        check_folders(asked(lr=0.5))
+    for job in asked(lr=0.5):  # of an older gcr, that took them: they are continued
+        job.folder.begin(job.experiment)
+    check_folders(asked(lr=0.5))
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
