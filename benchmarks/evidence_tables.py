@@ -284,6 +284,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "provenance": ("results/README.md", other.provenance),
     "faults": ("docs/faults.md", other.faults),
     "gcr-plus": ("docs/gcr-plus.md", plus.targets),
+    "gcr-plus-published": ("docs/gcr-plus.md", plus.published),
     "gcr-plus-comparisons": ("docs/gcr-plus-parts.md", plus.comparisons),
     "gcr-plus-ablation": ("docs/gcr-plus-parts.md", plus.ablation),
     "gcr-plus-selection": ("docs/gcr-plus-parts.md", plus.selections),
