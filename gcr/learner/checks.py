@@ -94,11 +94,6 @@ def refuse_without_gradients() -> None:
         raise BadInput("learning needs gradients, which are off; call it outside of torch.no_grad()")
 
 
-def is_extra(name: str) -> bool:
-    """Whether this name in a ``state_dict`` is that of what a module keeps by ``get_extra_state``."""
-    return name.rpartition(".")[2] == "_extra_state"
-
-
 def network_state(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """``state_dict`` as a file can hold it: tensors, and what JSON gives back as it was."""
     tensors, values = {}, {}

@@ -29,7 +29,7 @@ from gcr.memory import Policy
 from gcr.memory.examples import as_count
 from gcr.methods import ErAce, Method
 from gcr.models import Network, attach, order_weights
-from gcr.models.network import HeadAlone
+from gcr.models.network import HeadAlone, frozen_norm
 from gcr.settings import BadInput
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer
@@ -96,7 +96,9 @@ class Core:
     @property
     def needs_two(self) -> bool:
         """Whether a batch of one example cannot be trained on."""
-        return not self.frozen and any(isinstance(module, _BatchNorm) for module in self.net.modules())
+        return not self.frozen and any(
+            isinstance(layer, _BatchNorm) and not frozen_norm(layer) for layer in self.net.modules()
+        )
 
     def take(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """A batch as rows and class numbers on the device. New labels make the head grow."""

@@ -6,8 +6,7 @@ are copied to a fixed place first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from gcr.settings import BadInput, Misfit
 from gcr.training.loop import own_cuda_stream
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer, add_parameters, drop_parameters, make_capturable, trained_parameters
-from gcr.training.randomness import EpochDraws, StepDraws
+from gcr.training.randomness import EpochDraws, StepDraws, torch_randomness
 from gcr.training.reselect import order_by_herding, recompute_bn_on_memory, reselect
 from gcr.training.settings import Training
 from gcr.training.state import RunState
@@ -83,7 +82,7 @@ class Engine:
             self._make_runner()
         elif state.epoch_steps == AHEAD:
             self._draw()
-        with self._on_own_stream(), self._own_randomness():
+        with self._on_own_stream():
             if self.slots is None:
                 self.incoming = Incoming(rows, labels)
             else:
@@ -197,12 +196,6 @@ class Engine:
         with computing(self.precision, self.device):
             return self.method.predict(self.state.net.eval(), self.views.plain(rows), self.state.extras).float()
 
-    def run_eagerly(self) -> None:
-        """From now on: a captured step would keep the learning rate that it was captured with."""
-        self.mode = "eager"
-        if self.batch:
-            self._make_runner()
-
     def refuse_diverged(self) -> None:
         if int(self.state.diverged_at) >= 0:
             raise BadInput("the loss became NaN or inf; load the last saved state, and try a smaller learning rate")
@@ -236,7 +229,15 @@ class Engine:
             images = torch.zeros((self.batch, *self.shape), dtype=self.dtype, device=self.device)
             self.slots = Incoming(images, torch.zeros(self.batch, dtype=torch.int64, device=self.device))
         self.runner = StepRunner(
-            self.state, self._incoming, self.views, self.method, self.policy, self.draws, self.precision, self.mode
+            self.state,
+            self._incoming,
+            self.views,
+            self.method,
+            self.policy,
+            self.draws,
+            self.seed,
+            self.precision,
+            self.mode,
         )
         self._draw()
 
@@ -268,22 +269,10 @@ class Engine:
         assert state.memory is not None
         self.refuse_diverged()
         key = (self.seed, int(state.memory.updates))
-        with computing(self.precision, self.device, autocast=False):
+        randomness = torch_randomness((self.seed, state.steps), self.device)
+        with computing(self.precision, self.device, autocast=False), randomness:
             about = reselect(state.memory, policy, self.method, state.net, self.views, key, extras=state.extras)
         state.selections = [*state.selections, {"task": self.tasks} | about][-KEPT_SELECTIONS:]
 
     def _on_own_stream(self) -> Any:
         return own_cuda_stream(self.device, self.stream) if self.stream is not None else nullcontext()
-
-    @contextmanager
-    def _own_randomness(self) -> Iterator[None]:
-        """Dropout on a CPU follows (seed, step), so that a run that goes on repeats it. Others' numbers stay theirs."""
-        if self.stream is not None:
-            yield
-            return
-        before = torch.get_rng_state()
-        torch.default_generator.manual_seed((self.seed << 32) + self.state.steps)
-        try:
-            yield
-        finally:
-            torch.set_rng_state(before)

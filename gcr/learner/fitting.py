@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gcr.learner.checks import is_extra
 from gcr.learner.core import Core
 from gcr.learner.engine import AT_ONCE, Engine
 from gcr.learner.sources import Source, batches_of, make_source
 from gcr.memory.examples import as_count
+from gcr.models import state_tensors
 from gcr.settings import BadInput
 
 LEAST_EPOCHS, LEAST_STEPS = 10, 300  # where the number of epochs is not given
@@ -156,8 +156,6 @@ class Training:
             )
         if not self.steps:
             raise BadInput("schedule needs the number of steps, which x does not tell; give a DataLoader with a length")
-        if self.engine.mode != "eager":  # a captured step has its learning rate in it
-            self.engine.run_eagerly()
         self.engine.own_values = [  # copies: a schedule writes into tensors
             {n: v.clone() if isinstance(v, Tensor) else v for n, v in group.items() if n != "params"}
             for group in optimizer.param_groups
@@ -230,8 +228,7 @@ class Best:
 
 
 def _weights(engine: Engine) -> dict[str, Tensor]:
-    own = {name: tensor for name, tensor in engine.state.net.state_dict().items() if not is_extra(name)}
-    return own | {f"extra.{name}": t for name, t in engine.state.extras.items()}
+    return state_tensors(engine.state.net) | {f"extra.{name}": t for name, t in engine.state.extras.items()}
 
 
 def words(epoch: FitEpoch) -> str:

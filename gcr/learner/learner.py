@@ -105,6 +105,7 @@ class Learner(Core):
         """Offer examples to memory without training on them, as those that ``net`` was trained on before."""
         rows, labels = self.take_all(x, y)
         assert self.engine is not None
+        self.follow_layers()
         for part, numbers in zip(rows.split(AT_ONCE), labels.split(AT_ONCE), strict=True):
             self.engine.remember(part.to(self.device), numbers.to(self.device))
 

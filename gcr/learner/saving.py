@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from gcr.augment import Views
 from gcr.files import under
-from gcr.learner.checks import is_extra, network_state
+from gcr.learner.checks import network_state
 from gcr.learner.class_weights import ClassWeights
 from gcr.learner.core import Core
 from gcr.learner.head import cut_or_grow
@@ -26,6 +26,7 @@ from gcr.learner.state_folder import StateFolder
 from gcr.memory import Policy
 from gcr.memory.buffer_state import check_held
 from gcr.methods import METHODS, Extras
+from gcr.models.network import is_extra
 from gcr.settings import LARGEST, MISFITS, BadInput, Misfit, brief_of, from_mapping, to_mapping
 from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, restore_optimizer
 from gcr.training.sgd import Sgd

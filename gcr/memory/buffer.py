@@ -15,7 +15,7 @@ for a whole batch is one indexed write. The spare row is never read or saved. Co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -61,14 +61,13 @@ class Buffer:
         image_shape: tuple[int, ...],
         n_classes: int,
         device: torch.device | str = "cpu",
-        scored: bool = False,
         dtype: torch.dtype = torch.uint8,
-        losses: bool = False,
+        also: Collection[str] = (),
     ) -> Self:
-        """A buffer whose columns are there from the start. ``scored``: with a column for scores or priorities;
-        ``dtype``: of the images; ``losses``: with a column for losses."""
+        """A buffer whose columns are there from the start. ``dtype``: of the images; ``also``: columns of one number an
+        example, ``score`` (or priority) and ``loss``."""
         buffer = cls(capacity, candidates, device=device)
-        buffer._allocate(image_shape, dtype, n_classes, scored, losses)
+        buffer._allocate(image_shape, dtype, n_classes, also)
         return buffer
 
     def _allocate(
@@ -76,8 +75,7 @@ class Buffer:
         image_shape: tuple[int, ...],
         dtype: torch.dtype,
         n_classes: int | None,
-        scored: bool = False,
-        losses: bool = False,
+        also: Collection[str] = (),
     ) -> None:
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros((self.rows + 1, *shape), dtype=dtype, device=self.device)
@@ -86,10 +84,7 @@ class Buffer:
         if n_classes is not None:
             self.columns["logits"] = zeros(n_classes)
         self.columns |= {"weight": zeros(), "task": zeros(dtype=torch.int64)}
-        if scored:
-            self.columns["score"] = zeros()
-        if losses:
-            self.columns["loss"] = zeros()
+        self.columns |= {name: zeros() for name in ("score", "loss") if name in also}
 
     # For a training loop of one's own.
 
@@ -326,7 +321,7 @@ class Buffer:
             logits = columns.get("logits")
             shape, dtype = tuple(columns["image"].shape[1:]), columns["image"].dtype
             n_classes = None if logits is None else logits.shape[1]
-            self._allocate(shape, dtype, n_classes, "score" in columns, "loss" in columns)
+            self._allocate(shape, dtype, n_classes, columns)
         for name, tensor in self.tensors():
             tensor.copy_(state[name])
         self.seed = int(state["seed"])

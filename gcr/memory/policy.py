@@ -190,9 +190,9 @@ class Policy(Settings):
         dtype: torch.dtype = torch.uint8,
     ) -> Buffer:
         """The empty buffer of a run."""
-        scored = self.compared > 0 or self.balanced
+        also = ["score"] * (self.compared > 0 or self.balanced) + ["loss"] * self.evicts_by_loss
         sizes = (self.buffer, self.pool_size)
-        return Buffer.empty(*sizes, image_shape, n_classes, device, scored, dtype, self.evicts_by_loss)
+        return Buffer.empty(*sizes, image_shape, n_classes, device, dtype, also)
 
     def nbytes(self, image_shape: tuple[int, ...], n_classes: int, dtype: torch.dtype = torch.uint8) -> int:
         """Bytes of that buffer, without allocating it."""

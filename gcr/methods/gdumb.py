@@ -23,7 +23,7 @@ from gcr.augment import DRAWS
 from gcr.memory.randomness import generator
 from gcr.methods.losses import label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
-from gcr.models import Network
+from gcr.models import Network, state_tensors
 from gcr.settings import setting
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Gdumb(Method):
         return 1
 
     def extras(self, net: Network, n_tasks: int) -> Extras:
-        return {f"initial.{name}": tensor.detach().clone() for name, tensor in net.state_dict().items()}
+        return {f"initial.{name}": tensor.detach().clone() for name, tensor in state_tensors(net).items()}
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         """Zero, and so are its gradients. The logits are those of the network fitted last."""
@@ -73,7 +73,7 @@ class Gdumb(Method):
     ) -> None:
         assert memory is not None
         with torch.no_grad():
-            for name, tensor in net.state_dict().items():
+            for name, tensor in state_tensors(net).items():
                 tensor.copy_(extras[f"initial.{name}"])
         stored = memory.read(memory.filled_rows())
         parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]

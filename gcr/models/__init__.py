@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gcr.models.network import Network, attach, order_weights
+from gcr.models.network import Network, attach, order_weights, state_tensors
 from gcr.models.recompute_bn import recompute_bn, statistics
 from gcr.models.resnet18 import resnet18
 from gcr.models.small import convnet, mlp
@@ -40,5 +40,6 @@ __all__ = [
     "order_weights",
     "recompute_bn",
     "resnet18",
+    "state_tensors",
     "statistics",
 ]

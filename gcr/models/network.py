@@ -46,8 +46,8 @@ class Network(nn.Module):
         are part of what is frozen."""
         super().train(mode)
         for layer in self.modules() if mode else ():
-            if isinstance(layer, _BatchNorm) and layer.affine:
-                layer.training = layer.weight.requires_grad or layer.bias.requires_grad
+            if isinstance(layer, _BatchNorm) and frozen_norm(layer):
+                layer.training = False
         return self
 
     def features(self, images: Tensor) -> Tensor:
@@ -103,6 +103,22 @@ class Network(nn.Module):
         cast = cast_weights(self.trunk, images.device.type)
         features: Tensor = functional_call(self.trunk, cast, given) if cast else self.trunk(*given)
         return Output(features, self.head(features).float())
+
+
+def frozen_norm(layer: _BatchNorm) -> bool:
+    """Whether it has parameters, and none of them learns."""
+    parameters = list(layer.parameters(recurse=False))
+    return bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
+
+
+def is_extra(name: str) -> bool:
+    """Whether this name in a ``state_dict`` is that of what a module keeps by ``get_extra_state``."""
+    return name.rpartition(".")[2] == "_extra_state"
+
+
+def state_tensors(net: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of ``state_dict``, by reference, without extra state."""
+    return {name: value for name, value in net.state_dict().items() if not is_extra(name)}
 
 
 Call = Callable[[nn.Module, Tensor], Any]  # a network and a batch as memory keeps it -> what the network returns

@@ -64,7 +64,8 @@ class Search:
 
     @property
     def file_name(self) -> str:
-        return f"sweep-{run_name(self._experiment({}, 0), self.common)}.json"
+        settings = {**label_of(self.method).fixed, **self.common}
+        return f"sweep-{run_name(self._experiment({}, 0), settings)}.json"
 
     def trial(self, point: Mapping[str, Any], seed: int, out: Path) -> Job:
         experiment = self._experiment({**point, "validation": VALIDATION}, seed)

@@ -37,6 +37,9 @@ def run_all(jobs: list[Job], listen: Listener, how: Execution | None = None) -> 
                 jobs[event.job].folder.fail(event.error or "")
             listen(event)
 
+        if how.fresh and how.world == 1:  # once: what the runs save from here on is for those that are interrupted
+            for job in jobs:
+                job.folder.drop_unfinished()
         if how.engine == "ray":
             from gcr.runs.ray.engine import run_on_ray
 

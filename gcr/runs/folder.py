@@ -203,15 +203,13 @@ class RunFolder:
             return True
         return False
 
-    def begin(self, experiment: Experiment, fresh: bool = False) -> None:
-        """Make the folder ready. ``fresh`` drops the checkpoints that an unfinished run left."""
+    def begin(self, experiment: Experiment) -> None:
+        """Make the folder ready."""
         self.path.mkdir(parents=True, exist_ok=True)
         for kind in (".*.part", ".*.json*.*", ".*.safetensors.*", ".writable"):  # of processes that were killed
             for left in self.path.glob(kind):
                 left.unlink(missing_ok=True)
         (self.path / FAILURE).unlink(missing_ok=True)
-        if fresh:
-            self._drop_checkpoints()
         write_json(self.path / "experiment.json", experiment.to_dict())
         for above in (self.path.parent, self.out):
             sync_folder(above)
@@ -251,6 +249,13 @@ class RunFolder:
             with suppress(Busy, OSError), self.locked():
                 for file in left:
                     file.unlink(missing_ok=True)
+
+    def drop_unfinished(self) -> None:
+        """Drop the checkpoints that an unfinished run left, unless it is being trained."""
+        if self.saved:
+            with suppress(Busy), self.locked():
+                if not self.finished:
+                    self._drop_checkpoints()
 
     def _drop_checkpoints(self) -> None:
         for file in self.path.glob("checkpoint-*.safetensors"):

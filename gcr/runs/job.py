@@ -164,7 +164,7 @@ def _train(
     with folder.locked():
         if folder.finished:  # by another command, since this one looked
             return folder.result()
-        folder.begin(experiment, fresh=how.fresh)
+        folder.begin(experiment)
         computed_by = source()
 
         def each_epoch(epoch: Epoch) -> None:

@@ -182,7 +182,7 @@ def _buffer(columns: dict[str, Tensor] | None, shape: tuple[int, ...], about: Ma
     if not {"label", "image"} <= columns.keys() or not columns["label"].dim():
         raise BadInput("image or label is missing")
     n, n_classes, dtype = len(columns["label"]), len(about["class_names"]), getattr(torch, about["pixels"])
-    buffer = Buffer.empty(max(n, 1), 0, shape, n_classes, scored="score" in columns, dtype=dtype)
+    buffer = Buffer.empty(max(n, 1), 0, shape, n_classes, dtype=dtype, also=columns)
     for name, column in buffer.columns.items():
         there = columns.get(name)
         if there is None or there.shape != (n, *column.shape[1:]) or there.dtype != column.dtype:

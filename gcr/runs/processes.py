@@ -114,6 +114,8 @@ def run_shared(job: Job, listen: Listener, how: Execution) -> Stop:
         stopped |= event.stopped
         listen(event)
 
+    if how.fresh and not how.rank:
+        job.folder.drop_unfinished()
     (follow_job if how.rank else run_job)(0, job, how, hear, stop)
     if stopped and not stop():
         stop.set(15)  # a signal that another process received

@@ -14,7 +14,7 @@ from torch.nn.utils import get_total_norm
 
 from gcr.memory import Policy
 from gcr.methods import Method
-from gcr.models import statistics
+from gcr.models import state_tensors, statistics
 from gcr.models.shares import Shares
 from gcr.scenarios import Scenario
 from gcr.settings import BadInput
@@ -24,7 +24,7 @@ from gcr.training.metrics import summary
 from gcr.training.numerics import computing, resolved
 from gcr.training.optimizer import AnyOptimizer
 from gcr.training.prefetch import Prefetch
-from gcr.training.randomness import EpochDraws, StepDraws
+from gcr.training.randomness import EpochDraws, StepDraws, torch_randomness
 from gcr.training.reselect import Arrived, order_by_herding, recompute_bn_on_memory, reselect, statistics_kept
 from gcr.training.schedule import check_stream, make_schedule
 from gcr.training.settings import Training
@@ -136,6 +136,8 @@ class Run:
         if self.policy is not None and self.policy.statistics == "memory" and not statistics(self.state.net):
             raise BadInput("statistics=memory recomputes BatchNorm statistics, but net has none; leave it out")
         if checkpoints is not None:
+            if extra := set(net.state_dict()).difference(state_tensors(net)):
+                raise BadInput(f"checkpoints hold no extra state of modules, got {min(extra)}; leave checkpoints out")
             self.remarks += checkpoints.restore(self.state, self.plan, training)
         if how.processes > 1:
             copy_from_first(self.state, self.shares)
@@ -158,6 +160,7 @@ class Run:
                 self.method,
                 self.policy,
                 draws,
+                self.seed,
                 self.precision,
                 self.mode,
                 insists=self.how.mode == "captured",
@@ -219,7 +222,8 @@ class Run:
         yield from self._device_done()
         self._refuse_diverged()
         self._refuse_damaged_data()
-        trained_on = len(stage.rows) * repeats
+        n = min(len(stage.rows), n_steps // repeats * training.batch)  # a single last example is left out
+        trained_on = n * repeats
         loss, right = float(state.loss_sum) / trained_on, int(state.correct)
         seconds = time.perf_counter() - began
         self.on_epoch(
@@ -251,9 +255,9 @@ class Run:
                 assert state.memory is not None
                 recompute_bn_on_memory(state.net, state.memory, self.scenario.views)
             key = (self.seed, state.stage)
-            with state.net.unshared():
+            with state.net.unshared(), torch_randomness((self.seed, state.steps), self.device):
                 self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
-            self.shares.same_everywhere(*state.net.state_dict().values(), *state.extras.values())
+            self.shares.same_everywhere(*state_tensors(state.net).values(), *state.extras.values())
             self._refuse_bad_weights(f"at the end of task {state.stage + 1}")
             accuracies = evaluate(state.net, self.scenario, self.method, state.extras)
         yield from self._device_done()
@@ -284,8 +288,8 @@ class Run:
         state, policy = self.state, self.policy
         assert policy is not None
         assert state.memory is not None
-        key = (self.seed, len(state.selections))
-        with computing(self.precision, self.device, autocast=False):
+        key, randomness = (self.seed, len(state.selections)), torch_randomness((self.seed, state.steps), self.device)
+        with computing(self.precision, self.device, autocast=False), randomness:
             about = reselect(
                 state.memory, policy, self.method, state.net, self.scenario.views, key, arrived, state.extras
             )

@@ -89,6 +89,14 @@ def make_capturable(optimizer: AnyOptimizer) -> str:
     return ""
 
 
+def numbers_of(optimizer: AnyOptimizer) -> list[Any]:
+    """What a captured step has in it of the optimizer: its settings, and where those lie that are tensors."""
+    if isinstance(optimizer, Sgd):
+        return [optimizer.lr, optimizer.weight_decay]
+    groups = optimizer.param_groups
+    return [id(v) if isinstance(v, Tensor) else v for g in groups for n, v in g.items() if n != "params"]
+
+
 def optimizer_tensors(optimizer: AnyOptimizer) -> Iterator[tuple[str, Tensor]]:
     """What it remembers of past steps, by number of the parameter: momenta, moments, counts."""
     if isinstance(optimizer, Optimizer):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,6 +131,22 @@ class EpochDraws:
         rows, reservoir = (lines.index_select(0, place)[0, :size] for lines in (self.rows, self.reservoir))
         admission = AdmissionDraws(fields["compared"], fields["slots"][:size]) if "slots" in fields else None
         return StepDraws(rows, views, reservoir, replays, admission)
+
+
+@contextmanager
+def torch_randomness(key: tuple[int, int], device: torch.device) -> Iterator[None]:
+    """Inside, what torch draws on a CPU, as for dropout, follows ``key``: (seed, steps so far). Numbers drawn outside
+    are not touched."""
+    if device.type != "cpu":
+        yield
+        return
+    seed, steps = key
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed((seed << 32) + steps)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
 
 
 def arrival_order(key: tuple[int, int], n: int) -> Tensor:

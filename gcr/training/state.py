@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gcr.memory import Buffer, Policy
 from gcr.methods import Extras, Method
-from gcr.models import Network, attach, order_weights
+from gcr.models import Network, attach, order_weights, state_tensors
 from gcr.scenarios import Scenario
 from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, trained_parameters
 
@@ -100,7 +100,7 @@ class RunState:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor that changes, by name; memory without its spare row. A checkpoint saves and restores these."""
-        for name, tensor in self.net.state_dict().items():
+        for name, tensor in state_tensors(self.net).items():
             yield f"net.{name}", tensor
         for name in ("step", "loss_sum", "correct", "diverged_at"):
             yield name, getattr(self, name)

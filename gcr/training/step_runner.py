@@ -15,8 +15,8 @@ from gcr.models import Network
 from gcr.select.cuda_graph import capture
 from gcr.settings import BadInput
 from gcr.training.numerics import computing
-from gcr.training.optimizer import AnyOptimizer, make_capturable
-from gcr.training.randomness import EpochDraws, StepDraws
+from gcr.training.optimizer import AnyOptimizer, make_capturable, numbers_of
+from gcr.training.randomness import EpochDraws, StepDraws, torch_randomness
 from gcr.training.state import RunState
 from gcr.training.step import Incoming, train_step
 
@@ -49,7 +49,8 @@ class StepRunner:
     A captured step is captured once per batch size and phase (with or without replay, and the stage where that changes
     shapes): the first such step runs kernel by kernel, which warms up what it uses; the second is captured, then
     replayed like all after it. Its inputs are the epoch's draws, the new examples and the tensors of the run's state,
-    none of which ever move.
+    none of which ever move. Numbers of the optimizer, as its learning rate, are part of it: if one changes, steps are
+    captured again.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class StepRunner:
         method: Method,
         policy: Policy | None,
         draws: EpochDraws,
+        seed: int,
         precision: str,
         mode: str,
         insists: bool = False,
@@ -67,11 +69,12 @@ class StepRunner:
         """``incoming`` gives the new examples that go with a step's draws. ``insists``: a step that cannot be captured
         is an error, not run eagerly."""
         self.state, self.incoming, self.views, self.method, self.policy = state, incoming, views, method, policy
-        self.draws, self.precision = draws, precision
+        self.draws, self.seed, self.precision = draws, seed, precision
         self.captures = mode != "eager" and state.step.is_cuda
         self.insists = insists
         self.graphs: dict[tuple[int, bool, bool, int], torch.cuda.CUDAGraph | None] = {}  # None: warmed up
         self.graph_pool = torch.cuda.graph_pool_handle() if self.captures else None
+        self.captured_with = numbers_of(state.optimizer)
         if mode == "compiled":
             _compile(state.net)
 
@@ -79,6 +82,11 @@ class StepRunner:
         """A step on ``size`` new examples; ``offers`` says whether memory is offered them."""
         replaying = self.state.offered  # before that memory holds nothing
         phase = (size, replaying, offers, self.method.shapes_of_stage(self.state.stage))
+        if self.captures and self.captured_with != (numbers := numbers_of(self.state.optimizer)):
+            if any(self.graphs.values()):
+                torch.cuda.synchronize(self.state.step.device)  # a graph may still run
+            self.graphs.clear()
+            self.captured_with = numbers
         if not self.captures:
             self._launch(size, replaying, offers)
         elif phase not in self.graphs:
@@ -110,8 +118,8 @@ class StepRunner:
         return graph
 
     def _launch(self, size: int, replaying: bool, offers: bool) -> None:
-        state = self.state
-        with computing(self.precision, state.step.device):
+        state, device = self.state, self.state.step.device
+        with computing(self.precision, device), torch_randomness((self.seed, state.steps), device):
             draws = self.draws.at(state.step, size, replaying)
             train_step(state, self.incoming(draws), self.views, self.method, self.policy, draws, offers)
 

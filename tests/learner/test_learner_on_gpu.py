@@ -17,6 +17,11 @@ def stream(steps):
         yield blobs((A, B) if number < steps // 2 else (B, C), n=8 if number % 5 else 6, seed=number)
 
 
+def run_eagerly(learner):
+    learner.engine.mode = "eager"
+    learner.engine._make_runner()
+
+
 @pytest.mark.parametrize("method", [ErAce(), DerPlusPlus(), GcrPlus()], ids=lambda method: method.name)
 def test_captured_steps_are_the_eager_ones(method):
     learners = []
@@ -25,7 +30,7 @@ def test_captured_steps_are_the_eager_ones(method):
         for number, (x, y) in enumerate(stream(120)):
             learner.observe(x, y)
             if number == 0 and mode == "eager":
-                learner.engine.run_eagerly()
+                run_eagerly(learner)
         learners.append(learner)
     eager, captured = learners
     assert captured.engine.runner.graphs
@@ -33,6 +38,27 @@ def test_captured_steps_are_the_eager_ones(method):
         torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=2e-3)
     assert torch.equal(eager.memory.examples, captured.memory.examples)
     assert eager.memory.labels.tolist() == captured.memory.labels.tolist()
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
+def test_captured_steps_follow_a_learning_rate_that_changes(optimizer):
+    learners = []
+    for mode in ("eager", "auto"):
+        learner = gcr.Learner(
+            mlp().cuda(), memory=12, optimizer=lambda parameters: optimizer(parameters, lr=0.01), precision="fp32"
+        )
+        for number, (x, y) in enumerate(stream(60)):
+            learner.observe(x, y)
+            if number == 0 and mode == "eager":
+                run_eagerly(learner)
+            if number == 30:
+                learner.optimizer.param_groups[0]["lr"] = 0.0
+                before = learner.net[0].weight.clone()
+        learners.append(learner)
+        assert torch.equal(learner.net[0].weight, before)
+    eager, captured = learners
+    assert any(captured.engine.runner.graphs.values())
+    torch.testing.assert_close(captured.logits(x), eager.logits(x), atol=2e-3, rtol=2e-3)
 
 
 @pytest.mark.parametrize("method", [ErAce(), GcrPlus()], ids=lambda method: method.name)
@@ -45,7 +71,7 @@ def test_a_layer_unfrozen_between_captured_steps_learns(method):
         for number, (x, y) in enumerate(stream(60)):
             learner.observe(x, y)
             if number == 0 and mode == "eager":
-                learner.engine.run_eagerly()
+                run_eagerly(learner)
             if number == 20:
                 before = net[0].weight.clone()
                 net[0].requires_grad_(True)

@@ -31,8 +31,8 @@ def offered(memory, labels, draws, first=0, admitted=None, losses=None):
     offer_balanced(memory, batch, torch.as_tensor(draws, dtype=torch.float64), admitted, losses)
 
 
-def empty(capacity, losses=False):
-    return Buffer.empty(capacity, 0, (1,), 4, scored=True, dtype=torch.float32, losses=losses)
+def empty(capacity, *also):
+    return Buffer.empty(capacity, 0, (1,), 4, dtype=torch.float32, also=("score", *also))
 
 
 def kept(memory):
@@ -121,7 +121,7 @@ def test_the_rows_of_lowest_loss_go_and_shares_are_those_of_the_plain_reservoir(
     labels = np.sort(random.integers(0, 4, n)) if seed % 2 else random.integers(0, 4, n)
     draws = random.random(n).astype(np.float32).astype(np.float64)
     losses = random.exponential(size=n).astype(np.float32)
-    memory, without, expected, first = empty(capacity, losses=True), empty(capacity), [], 0
+    memory, without, expected, first = empty(capacity, "loss"), empty(capacity), [], 0
     while first < n:
         part = slice(first, first + int(random.integers(1, 9)))
         offered(memory, labels[part], draws[part], first, losses=losses[part])
@@ -140,7 +140,7 @@ def test_the_rows_of_lowest_loss_go_and_shares_are_those_of_the_plain_reservoir(
 
 
 def test_what_is_not_admitted_has_no_part_in_eviction():
-    memory = empty(2, losses=True)
+    memory = empty(2, "loss")
     offered(memory, [0, 0], [0.5, 0.6], losses=[1.0, 2.0])
     offered(memory, [0, 0], [0.1, 0.2], 2, torch.tensor([False, True]), losses=[9.0, 3.0])
     assert kept(memory) == [1, 3]
@@ -224,7 +224,7 @@ def test_replay_updates_losses(method):
 
 
 def full_memory(remembered):
-    memory = Buffer.empty(len(remembered), 0, (1, 1, 1), 2, scored=True)
+    memory = Buffer.empty(len(remembered), 0, (1, 1, 1), 2, also=("score",))
     offer(memory, list(range(len(remembered))))
     memory.columns["score"][: len(remembered)] = torch.tensor(remembered)
     return memory
@@ -249,7 +249,7 @@ def labels(memory):
 
 
 def test_the_first_examples_enter_while_there_is_room():
-    memory = Buffer.empty(3, 0, (1, 1, 1), 2, scored=True)
+    memory = Buffer.empty(3, 0, (1, 1, 1), 2, also=("score",))
     offer(memory, [1, 2, 3, 4])
     assert labels(memory) == [1, 2, 3]
     assert memory.columns["score"][:3].tolist() == pytest.approx([0.1] * 3)
@@ -257,7 +257,7 @@ def test_the_first_examples_enter_while_there_is_room():
 
 
 def test_while_there_is_room_a_batch_enters_whatever_its_score():
-    memory = Buffer.empty(3, 0, (1, 1, 1), 2, scored=True)
+    memory = Buffer.empty(3, 0, (1, 1, 1), 2, also=("score",))
     offer(memory, [1])
     offer(memory, [2, 3, 4], batch_score=1.9, each=[1.8, 1.7, 1.6], draws=[[0.0, 0.0]] * 3)
     assert labels(memory) == [1, 2, 3]
@@ -318,7 +318,7 @@ def test_a_gradient_of_zero_looks_like_nothing():
 
 
 def test_rows_to_compare_are_filled_ones():
-    memory = Buffer.empty(9, 0, (1, 1, 1), 2, scored=True)
+    memory = Buffer.empty(9, 0, (1, 1, 1), 2, also=("score",))
     offer(memory, [1, 2, 3])
     assert rows_to_compare(memory, torch.tensor([0.0, 0.34, 0.99999997])).tolist() == [0, 1, 2]
 

@@ -136,7 +136,7 @@ class Dispatch:
                 lock.close()
                 self._end(Event(number, accuracy=job.folder.result()["class_il"]["accuracy"]))
                 return False
-            job.folder.begin(job.experiment, fresh=self.how.fresh)
+            job.folder.begin(job.experiment)
         except Exception as error:
             lock.close()
             self._end(ended_by(number, error))

@@ -97,7 +97,7 @@ def _here(task: Task) -> Execution:
                 "import the same files on every node"
             )
     device = pick_device(task.how.device)
-    return replace(task.how, engine="local", address=None, track="", device=str(device), processes=1, fresh=False)
+    return replace(task.how, engine="local", address=None, track="", device=str(device), processes=1)
 
 
 class Pack:
