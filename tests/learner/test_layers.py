@@ -77,6 +77,38 @@ def test_a_layer_frozen_between_steps_stays(method, make):
         learner.observe(X[:8], Y[:8])
 
 
+def test_batch_norm_that_a_network_keeps_in_evaluation_mode_stays_so():
+    class KeepsStatistics(nn.Sequential):
+        def train(self, mode=True):
+            super().train(mode)
+            self[1].eval()
+            return self
+
+    own = KeepsStatistics(*net())
+    before = own[1].running_mean.clone()
+    Learner(own, memory=12).fit(X, Y, epochs=1)
+    assert torch.equal(own[1].running_mean, before)
+
+
+def test_batch_norm_without_a_bias_is_frozen_by_its_weight():
+    own = net(frozen=(1,))
+    own[1].bias = None
+    before = own[1].running_mean.clone()
+    learner = Learner(own, memory=12).fit(X, Y, epochs=1)
+    assert torch.equal(own[1].running_mean, before)
+    learner.learn_one(X[0], Y[0])  # which needs no statistics of a batch
+    with pytest.raises(BadInput, match="a batch of one example has no BatchNorm statistics"):
+        Learner(net(), memory=12).learn_one(X[0], Y[0])
+
+
+def test_examples_are_remembered_with_the_logits_of_a_head_put_in_just_before():
+    own = mlp()
+    learner = Learner(own, memory=20).fit(X, Y, epochs=1)
+    own[2] = nn.Linear(16, 5)
+    learner.remember(X[:20], Y[:20])
+    assert learner.memory.logits.shape[1] == 5
+
+
 def test_an_optimizer_of_the_user_is_left_as_it_is():
     own = net(frozen=(0,))
     optimizer = torch.optim.SGD([p for p in own.parameters() if p.requires_grad], lr=0.1)

@@ -469,6 +469,12 @@ def test_extra_state_of_a_module_comes_back(state, tmp_path):
         gcr.Learner.load(tmp_path / "state", nn.Sequential(nn.Identity(), mlp()))
 
 
+@pytest.mark.parametrize("method", [ClsEr(), GcrPlus()], ids=lambda method: method.name)
+def test_copies_of_a_network_are_without_extra_state(method):
+    learner = gcr.Learner(nn.Sequential(Scale({"version": 1}), mlp()), 10, method=method).fit(*blobs([A, B]), epochs=1)
+    assert not any("_extra_state" in name for name in learner.engine.state.extras)
+
+
 @pytest.mark.parametrize("state", [object(), {1: "a"}, (1, 2)], ids=["object", "keys", "tuple"])
 def test_extra_state_that_a_file_cannot_hold_is_refused_before_training(state):
     with pytest.raises(BadInput, match=r'net must have extra state .* get_extra_state of "1.0"; return a tensor'):

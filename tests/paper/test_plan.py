@@ -158,6 +158,14 @@ def test_the_demo_is_searched_then_trained(tmp_path):
     assert len(list(tmp_path.glob("sweep-*.json"))) == 1
 
 
+def test_rows_of_one_method_are_searched_apart():
+    names = {
+        Search("seq-digits", "offline", row, 500, {"lr": [0.1]}, {}, (0,)).file_name
+        for row in ("gcr", "gcr + reservoir", "gcr without supcon")
+    }
+    assert len(names) == 3
+
+
 def test_our_own_search_for_a_table_of_the_paper(tmp_path):
     """Runs with values of our search are compared with the paper's cells."""
     request = Request("offline-accuracy", ("seq-cifar10",), ("er",), (200,), (0,), values="sweep")

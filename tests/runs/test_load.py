@@ -24,12 +24,12 @@ from gcr.settings import BadInput
 QUICK = {"gdumb": {"fitting_epochs": 2}}  # its default is hundreds
 
 
-def trained(out, method, how=None, **overrides):
+def trained(out, method, how=None, selector=None, **overrides):
     """A run of one short epoch per task; its folder."""
     given = {"epochs": 1, "batch": 64} | QUICK.get(method, {}) | overrides
     if method not in ("finetune", "joint"):
         given = {"buffer": 20} | given
-    experiment = compose("seq-digits", method, overrides=given)
+    experiment = compose("seq-digits", method, selector=selector, overrides=given)
     folder, events = RunFolder.of(out, experiment), []
     run_job(0, Job(experiment, folder), how or Execution("cpu"), events.append)
     assert events[-1].error is None, events[-1].error
@@ -348,3 +348,8 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path, content, why):
         read_packed(tmp_path / "x.jsonl.gz")
     assert str(error.value).startswith(str(tmp_path / "x.jsonl.gz"))
     assert "\n" not in str(error.value)
+
+
+def test_losses_of_a_memory_come_back(tmp_path):
+    run = load_run(trained(tmp_path, "er", selector="balanced-reservoir", model="mlp", evict="loss"))
+    assert bool((run.memory.columns["loss"][: len(run.memory)] > 0).any())

@@ -13,9 +13,10 @@ from conftest import HANG_SECONDS, ROOT, wait_until
 
 from gcr.cli.main import run_cli
 from gcr.experiments.experiment import compose
+from gcr.runs import engine
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job, run_job
-from gcr.runs.signals import stop_by_signal
+from gcr.runs.signals import Stop, stop_by_signal
 
 # How every method goes on is tested in tests/contracts/test_methods.py.
 COMMAND = ["run", "seq-digits", "--method", "er", "--model", "mlp", "--epochs", "2", "--buffer", "50"]
@@ -98,6 +99,29 @@ def test_fresh_begins_again(uninterrupted, tmp_path):
     printed = finish(start(tmp_path, "--fresh"))
     assert "cannot be read" not in printed
     assert numbers(tmp_path) == numbers(uninterrupted)
+
+
+def test_fresh_drops_checkpoints_once_and_before_anything_runs(tmp_path, monkeypatch):
+    """What a run saves from then on is for its next worker, and for the command that continues it."""
+    jobs = []
+    for seed in (0, 1):
+        made = compose("seq-digits", "er", seed=seed, overrides={"model": "mlp", "epochs": 2, "buffer": 50})
+        jobs.append(Job(made, RunFolder.of(tmp_path, made)))
+        run_job(seed, jobs[-1], Execution(device="cpu"), lambda event: None, stop=lambda: jobs[-1].folder.saved)
+    assert all(job.folder.saved for job in jobs)
+    seen = []
+
+    def run_here(given, listen, how):
+        seen.extend(job.folder.saved for job in given)
+        run_job(0, given[0], how, listen, stop=lambda: given[0].folder.saved)
+        first = given[0].folder.newest_checkpoint
+        run_job(0, given[0], how, listen, stop=lambda: given[0].folder.newest_checkpoint != first)  # its next worker
+        assert given[0].folder.newest_checkpoint > first
+        return Stop()
+
+    monkeypatch.setattr(engine, "run_here", run_here)
+    engine.run_all(jobs, lambda event: None, Execution(device="cpu", fresh=True))
+    assert seen == [False, False]
 
 
 def test_other_options_than_the_checkpoints_are_refused(tmp_path, capsys):

@@ -259,3 +259,46 @@ def test_a_run_that_predicts_with_statistics_of_memory_goes_on_the_same(tmp_path
     assert continued.outcome().class_il == whole.outcome().class_il
     for (name, ours), (_, theirs) in zip(continued.state.tensors(), whole.state.tensors(), strict=True):
         assert torch.equal(ours, theirs), name
+
+
+@pytest.mark.parametrize("steps", [4, 6, 16])
+def test_dropout_follows_seed_and_step(tmp_path, steps):
+    others = iter(range(9))
+
+    def run(**options):
+        torch.manual_seed(1)
+        net = torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(36, 16), torch.nn.Dropout(), torch.nn.Linear(16, 6)
+        )
+        torch.manual_seed(next(others))  # what others draw
+        sgd, policy = core.Sgd(net.parameters(), 0.1), Policy(buffer=12, selector=GradApprox(), pool_mode="training")
+        training = core.Training(epochs=2, batch=8)
+        return core.Run(make_scenario(), net, sgd, Gcr(), policy, 0, training, How(checkpoint_steps=2), **options)
+
+    whole = train_to(run(), -1)
+    train_to(run(checkpoints=Checkpoints(tmp_path, {})), steps)
+    continued = run(checkpoints=Checkpoints(tmp_path, {}))
+    before = torch.get_rng_state()
+    train_to(continued, -1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert continued.state.class_il == whole.state.class_il
+    for a, b in zip(whole.state.net.parameters(), continued.state.net.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_extra_state_of_modules_is_refused_with_checkpoints(tmp_path):
+    class Version(torch.nn.Flatten):
+        def get_extra_state(self):
+            return {"version": 1}
+
+        def set_extra_state(self, state):
+            pass
+
+    def run(**options):
+        net = torch.nn.Sequential(Version(), torch.nn.Linear(36, 6))
+        sgd, training = core.Sgd(net.parameters(), 0.1), core.Training(epochs=1)
+        return core.Run(make_scenario(), net, sgd, Er(), Policy(buffer=12), 0, training, How(), **options)
+
+    train_to(run(), -1)
+    with pytest.raises(BadInput, match=r"checkpoints hold no extra state of modules, got 0\._extra_state; leave"):
+        run(checkpoints=Checkpoints(tmp_path, {}))

@@ -12,7 +12,7 @@ from reference.gcr_algorithm import ReferenceGcr
 
 import gcr
 from gcr.memory import Buffer, Coin, Policy
-from gcr.methods import Er, Gcr
+from gcr.methods import Er, Finetune, Gcr
 from gcr.methods.method import Loss
 from gcr.models import statistics
 from gcr.scenarios import from_arrays, memory_bytes
@@ -279,3 +279,16 @@ def test_the_setting_reaches_the_step(scenario):
         outcome = train(scenario, "mlp", Gcr(), policy, Training(epochs=1, batch=8, lr=0.1), 0)
         heads.append(outcome.state.net.head.weight)
     assert not torch.equal(*heads)
+
+
+def test_an_example_that_is_left_out_does_not_count_in_an_epochs_accuracy():
+    """17 new examples in batches of 8: the last one alone has no batch statistics."""
+    images, labels = torch.eye(17).reshape(17, 1, 1, 17), torch.tensor([0, 1] * 8 + [0])
+    scenario = from_arrays((images, labels), (images, labels), tasks=1)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(17, 2))
+    with torch.no_grad():
+        net[1].weight.copy_(10 * torch.nn.functional.one_hot(labels, 2).T)
+    epochs = []
+    training = gcr.Training(epochs=1, batch=8)
+    gcr.train(scenario, net, gcr.Sgd(net.parameters(), 0.0), Finetune(), None, 0, training, on_epoch=epochs.append)
+    assert epochs[0].accuracy == 100

@@ -14,6 +14,7 @@ from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training import How, step_runner
 from gcr.training.numerics import computing, resolved
+from gcr.training.optimizer import numbers_of
 from gcr.training.sgd import Sgd
 from gcr.training.step_runner import StepRunner, pick_mode
 
@@ -51,6 +52,32 @@ def test_a_capture_without_memory_is_no_reason_to_run_eagerly(monkeypatch):
     runner.state = SimpleNamespace(step=torch.zeros(()))
     with pytest.raises(torch.OutOfMemoryError):
         runner._captured((8, True, True, 0), lambda: pytest.fail("it ran eagerly"))
+
+
+@pytest.mark.parametrize("made", [Sgd, SGD, AdamW])
+def test_steps_are_captured_again_when_the_learning_rate_changes(made, monkeypatch):
+    """A graph has it as a number. What stands for one here replays its step, and says when it was captured."""
+    captured, ran = [], []
+
+    def capture(launch, device, graph_pool):
+        captured.append(len(ran))
+        return SimpleNamespace(replay=launch)
+
+    monkeypatch.setattr(step_runner, "capture", capture)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    runner = object.__new__(StepRunner)
+    rate = optimizer(made)
+    runner.state = SimpleNamespace(optimizer=rate, step=torch.zeros(()), stage=0, steps=0, epoch_steps=0, offered=True)
+    runner.graphs, runner.graph_pool, runner.insists, runner.captures = {}, None, False, True
+    runner.captured_with, runner.method = numbers_of(rate), Er()
+    runner._launch = lambda *phase: ran.append(phase)
+    for step in range(12):
+        if step in (5, 6, 7):
+            for group in [rate] if made is Sgd else rate.param_groups:
+                setattr(group, "lr", step) if made is Sgd else group.update(lr=step)
+        runner(8)
+    assert captured == [1, 8]  # each after a step that warms up: once more where the rate stays as it is
+    assert len(ran) == 12
 
 
 def test_modes_that_cannot_be():
