@@ -36,15 +36,15 @@ def split(
 ) -> Split:
     """Hold out ``share`` of every class. A copy of a held-out example, new or ``remembered``, is not trained on; a copy
     of a ``replayed`` one is not held out."""
-    digests, kept, trained = _digests(examples), set(_digests(remembered)), set(_digests(replayed))
-    fresh = [row for row, digest in enumerate(digests) if digest not in kept and digest not in trained]
+    own, kept, trained = digests(examples), set(digests(remembered)), set(digests(replayed))
+    fresh = [row for row, digest in enumerate(own) if digest not in kept and digest not in trained]
     held_out: list[int] = []
     for row in _drawn([labels[row] for row in fresh], share, seed):
-        if digests[fresh[row]] not in kept:
-            kept.add(digests[fresh[row]])
+        if own[fresh[row]] not in kept:
+            kept.add(own[fresh[row]])
             held_out.append(fresh[row])
     chosen = set(held_out)
-    train = [row for row, digest in enumerate(digests) if row not in chosen and digest not in kept]
+    train = [row for row, digest in enumerate(own) if row not in chosen and digest not in kept]
     if bare := set(labels) - {labels[row] for row in train}:  # all its examples are alike: training goes first
         train += [row for row in held_out if labels[row] in bare]
         held_out = [row for row in held_out if labels[row] not in bare]
@@ -73,7 +73,8 @@ def balanced_rows(labels: Sequence[str], capacity: int, seed: int) -> list[int]:
     return sorted(row for _, _, row in sorted(ranked)[:capacity])
 
 
-def _digests(examples: Tensor | None) -> list[bytes]:
+def digests(examples: Tensor | None) -> list[bytes]:
+    """Equal where examples are."""
     if examples is None:
         return []
     return [hashlib.sha256(row.contiguous().numpy().tobytes()).digest() for row in examples.cpu()]

@@ -32,7 +32,7 @@ def predict(
     writer = csv.writer(text, lineterminator="\n")
     with_rows = classifier.form.kind == "features"
     writer.writerow(["file", *(["row"] if with_rows else []), "class", "probability"])
-    for source in _merged(sources):
+    for source in merged(sources):
         for name, row, label, probability in _predicted(classifier, source, skip_bad, say, progress):
             writer.writerow([name, *([row] if with_rows else []), label, f"{probability:.4f}"])
     return text.getvalue()
@@ -46,15 +46,15 @@ def write_predictions(text: str, path: Path) -> None:
         raise BadInput(f"cannot write {path} ({error.strerror}); choose another --out") from None
 
 
-def _merged(sources: Sequence[Source]) -> list[Source]:
+def merged(sources: Sequence[Source]) -> list[Source]:
     """Pictures given one by one are read together, and what is wrong with them is said at once."""
-    merged: list[Source] = []
+    together: list[Source] = []
     for source in sources:
-        if merged and isinstance(source, PictureFiles) and isinstance(merged[-1], PictureFiles):
-            merged[-1] = PictureFiles([*merged[-1].files, *source.files], [])
+        if together and isinstance(source, PictureFiles) and isinstance(together[-1], PictureFiles):
+            together[-1] = PictureFiles([*together[-1].files, *source.files], [])
         else:
-            merged.append(source)
-    return merged
+            together.append(source)
+    return together
 
 
 def _predicted(

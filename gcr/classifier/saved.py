@@ -84,7 +84,8 @@ class Classifier:
             HELD_OUT + "examples": self.held_out,
             HELD_OUT + "labels": torch.tensor([place[name] for name in self.held_out_labels], dtype=torch.int64),
         }
-        return self.folder.write({"learner": about, "classifier": of_classifier}, {**tensors, **held_out})
+        tensors = {**tensors, **held_out}
+        return self.folder.write({"learner": about, "classifier": of_classifier}, tensors, self.learner.forgot)
 
 
 @contextmanager

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 StateArgument = Annotated[Path, typer.Argument(help="Folder of the classifier.", metavar="STATE")]
 SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave out pictures that cannot be read.")]
+FilesArgument = Annotated[
+    list[Path], typer.Argument(help="Pictures, folders of pictures, or CSV or parquet files.", metavar="FILES")
+]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait for another update of the same state to end.")]
 PathOption = Annotated[str | None, typer.Option("--path", help="Column of picture paths in a table.")]
 
 
@@ -77,7 +81,7 @@ def update(
         ),
     ] = True,
     skip_bad: SkipOption = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for another update of the same state to end.")] = False,
+    wait: WaitOption = False,
     rollback: Annotated[bool, typer.Option("--rollback", help="Undo the last update.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Of the split, the order and the first weights.", min=0)] = 0,
     device: DeviceOption = "auto",
@@ -119,10 +123,7 @@ def update(
 
 def predict(
     state: StateArgument,
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="Pictures, folders of pictures, or CSV or parquet files.", metavar="FILES"),
-    ],
+    files: FilesArgument,
     out_file: Annotated[Path | None, typer.Option("--out", help="CSV file to write; printed if not given.")] = None,
     path_column: PathOption = None,
     skip_bad: SkipOption = False,
@@ -168,7 +169,40 @@ def inspect(
     out.say(f"page: {written}")
 
 
-COMMANDS = (update, predict, inspect)
+def forget(
+    state: StateArgument,
+    files: FilesArgument,
+    path_column: PathOption = None,
+    skip_bad: SkipOption = False,
+    wait: WaitOption = False,
+) -> None:
+    """Erase what the classifier remembers of these pictures or rows, for whoever asks for it.
+
+    Copies are found by their pixels or numbers, and earlier versions of the state are removed. What the network learned
+    from them stays in its weights; a new classifier from other examples has nothing of it.
+
+    Example: `gcr forget birds withdrawn-pictures/`
+    """
+    from gcr.classifier.forget import forget as run_forget
+    from gcr.learner.state_folder import StateFolder
+
+    folder = StateFolder(state)
+    if not folder.versions():
+        folder.read()  # says that there is no state
+    with _locked(folder, wait), closing(Bars()) as progress:
+        done = run_forget(folder, files, path_column, skip_bad, _say, progress)
+    if not done.replayed and not done.held_out:
+        out.say(f"{state} remembers none of these {done.given} examples; it is unchanged, at version {done.version}")
+        return
+    if done.bare:
+        err.say(f"note: no example left to replay of {', '.join(done.bare)}; update with others of it", "yellow")
+    out.say(
+        f"{state}: version {done.version}, erased {done.replayed} examples to replay and {done.held_out} held out, of "
+        f"{done.given} given; earlier versions are removed"
+    )
+
+
+COMMANDS = (update, predict, inspect, forget)
 
 
 def _roll_back(folder: StateFolder, wait: bool) -> int:

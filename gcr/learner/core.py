@@ -66,6 +66,7 @@ class Core:
         self.device = checked_device(device, net)
         self.precision = checked_precision(precision, self.device)
         self.fits = 0
+        self.forgot = False  # whether examples were erased, which saved versions may still hold
         self.layout: Layout | None = None  # of what the network takes; known from the first batch on
         self.engine: Engine | None = None
 

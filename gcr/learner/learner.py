@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from gcr.learner import fitting, saving
 from gcr.learner.checks import refuse_without_gradients
 from gcr.learner.core import Core
-from gcr.learner.engine import AT_ONCE
+from gcr.learner.engine import AT_ONCE, Engine
 from gcr.learner.inputs import Layout
 from gcr.learner.memory_view import Memory
+from gcr.memory import Buffer
 from gcr.methods import Method
 from gcr.methods.ema import copy_in
 from gcr.models.network import HeadAlone
@@ -147,11 +148,10 @@ class Learner(Core):
     @property
     def memory(self) -> Memory:
         """What is remembered: examples, labels, weights, logits."""
-        engine = self._engine("memory")
-        if engine.state.memory is None or self.layout is None:
-            raise BadInput(f"{self.method.name} keeps no memory; use another method")
+        engine, buffer = self._with_memory("memory")
+        assert self.layout is not None
         layout = Layout.of_rows(engine.shape, engine.dtype) if self.frozen else self.layout
-        return Memory(engine.state.memory, layout, self.labels, engine)
+        return Memory(buffer, layout, self.labels, engine)
 
     def memory_bytes(self, x: Any) -> int:
         """What memory will take for examples like those of ``x``, and the method's own tensors, as averages of weights.
@@ -183,6 +183,21 @@ class Learner(Core):
             raise BadInput(f"{method.name} predicts by a rule of its own, not by a network; use predict")
         with torch.no_grad(), holding(engine.state.net, copy_in(method.predictor, engine.state.extras)):
             return deepcopy(self.net).eval()
+
+    def forget(self, rows: Any) -> int:
+        """Erase examples from memory and return their number: ``rows`` are a mask over ``memory``, or numbers of its
+        rows. From then on ``save`` removes the versions before. What the network learned stays in its weights."""
+        engine, buffer = self._with_memory("forget")
+        n = buffer.remove(rows)
+        self.forgot |= n > 0
+        engine.state.offered = len(buffer) > 0  # nothing is replayed from an empty one
+        return n
+
+    def _with_memory(self, what: str) -> tuple[Engine, Buffer]:
+        engine = self._engine(what)
+        if engine.state.memory is None:
+            raise BadInput(f"{self.method.name} keeps no memory; use another method")
+        return engine, engine.state.memory
 
     def __repr__(self) -> str:
         known = f"{len(self.labels)} classes" if self.engine else "nothing learned yet"

@@ -37,7 +37,7 @@ NET, EXTRA, MEMORY, OPTIMIZER = "net.", "extra.", "memory.", "optimizer."
 
 def save(learner: Core, path: str | Path) -> None:
     about, tensors = state(learner)
-    StateFolder(path).write({"learner": about}, tensors)
+    StateFolder(path).write({"learner": about}, tensors, alone=learner.forgot)
 
 
 def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -63,8 +63,9 @@ class StateFolder:
         matches = (re.fullmatch(r"version-(\d{4,})", name) for name in names)
         return sorted((int(match[1]) for match in matches if match), reverse=True)
 
-    def write(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
-        """Add a version and return its number. Where that fails, the versions before it are untouched."""
+    def write(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor], alone: bool = False) -> int:
+        """Add a version and return its number. Where that fails, the versions before it are untouched. ``alone``: once
+        it is there, no version before it is kept."""
         with nullcontext() if self._locked else self.lock():
             self.check_writable()
             there = self.versions()
@@ -80,7 +81,7 @@ class StateFolder:
                 raise self._unwritable(error) from None
             finally:
                 shutil.rmtree(part, ignore_errors=True)
-            for old in there[KEPT - 1 :]:
+            for old in there[0 if alone else KEPT - 1 :]:
                 with suppress(OSError):  # the new version is there; the next write tries again
                     self._drop(old)
             return number

@@ -27,6 +27,7 @@ from gcr.memory.examples import Examples, as_batch, as_count, as_floats, check_d
 from gcr.memory.randomness import generator, selection_draws
 from gcr.memory.sampling import Coin
 from gcr.select import Coreset, Pool, Selector
+from gcr.select.checks import as_rows
 from gcr.select.coreset import checked
 from gcr.settings import BadInput
 
@@ -162,6 +163,20 @@ class Buffer:
         self.keep(self.filled_rows()[coreset.rows], coreset.weights)
         return coreset
 
+    def remove(self, rows: Any) -> int:
+        """Erase examples: ``rows`` are a mask or numbers of rows of ``images``. The next examples take their places.
+        Returns how many there were."""
+        out = as_rows("rows", rows, len(self), self.device)
+        stays = torch.ones(len(self), dtype=torch.bool, device=self.device).index_fill_(0, out, False)
+        places = self.filled_rows()
+        for first, end, count in ((0, self.capacity, self.kept), (self.capacity, self.rows + 1, self.pooled)):
+            left = places[(places >= first) & (places < end) & stays]
+            for column in self.columns.values():
+                column[first : first + len(left)] = column[left]
+                column[first + len(left) : end] = 0  # free rows, too: they hold what was there before a selection
+            count.fill_(len(left))
+        return len(out)
+
     def __len__(self) -> int:
         """Examples held: kept ones and candidates."""
         return int(self.kept) + int(self.pooled)
@@ -221,18 +236,23 @@ class Buffer:
     def offer(self, batch: dict[str, Tensor], draws: Tensor, admitted: Tensor | None = None) -> None:
         """Reservoir update with a whole batch, equal to offering its examples one by one.
 
-        Example number n (from 0) of those ``admitted`` takes slot n while there is room, and slot ``floor(u * (n +
-        1))`` afterwards, if that is one.
+        Of those ``admitted`` an example takes the next free slot while there is one. Then number n (from 0) takes slot
+        ``floor(u * (n + 1))``, if that is one.
         """
         if admitted is None:
             admitted = torch.ones_like(draws, dtype=torch.bool)
-        ordinal = self.ordinals(admitted)
-        drawn = (draws * (ordinal + 1)).long()
-        self.put(batch, torch.where(ordinal < (self.candidates or self.capacity), ordinal, drawn), admitted)
+        drawn = (draws * (self.seen_since + admitted.cumsum(0))).long()
+        self.put(batch, self.free_slots(admitted, drawn), admitted)
 
-    def ordinals(self, admitted: Tensor) -> Tensor:
-        """The number (from 0) that each admitted example of a batch has among all since the last reselection."""
-        return self.seen_since + admitted.cumsum(0) - 1
+    def free_slots(self, admitted: Tensor, otherwise: Tensor) -> Tensor:
+        """[b]: the next free slot for each admitted example of a batch; where there is none, what ``otherwise`` has."""
+        free = self.filled + admitted.cumsum(0) - 1
+        return torch.where(free < (self.candidates or self.capacity), free, otherwise)
+
+    @property
+    def filled(self) -> Tensor:
+        """() int64: examples where new ones are put."""
+        return self.pooled if self.candidates else self.kept
 
     def put(self, batch: dict[str, Tensor], slot: Tensor, admitted: Tensor, distinct: bool = False) -> None:
         """Write every admitted example to its slot of the candidate pool, if there is one, else of the kept buffer.
@@ -250,8 +270,7 @@ class Buffer:
         count = admitted.sum()
         self.seen += count
         self.seen_since += count
-        filled = self.pooled if self.candidates else self.kept
-        filled.copy_(self.seen_since.clamp_max(self.candidates or self.capacity))
+        self.filled.copy_((self.filled + count).clamp_max(self.candidates or self.capacity))
 
     def rows_to_write(self, slot: Tensor, admitted: Tensor, distinct: bool = False) -> Tensor:
         """[b] slots -> [b] rows; the spare row for an example that is not stored. No other row occurs twice: an

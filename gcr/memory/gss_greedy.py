@@ -90,8 +90,7 @@ def offer_by_scores(
         theirs = remembered[drawn]
         enters = (scored.batch < 1) & (coin * (theirs + score) < theirs)
         replaced = torch.where(enters, drawn, size)
-    ordinal = memory.ordinals(admitted)
-    memory.put(batch | {"score": score}, torch.where(ordinal < size, ordinal, replaced), admitted)
+    memory.put(batch | {"score": score}, memory.free_slots(admitted, replaced), admitted)
 
 
 def _products(some: LastLayerGradients, others: LastLayerGradients) -> Tensor:

@@ -1,4 +1,4 @@
-"""`gcr update`, `gcr predict` and `gcr inspect` on small tables of features: outcomes, refusals, bad input, kills."""
+"""`gcr update`, `predict`, `inspect` and `forget` on small tables of features: outcomes, refusals, bad input, kills."""
 
 import csv
 import errno
@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from conftest import HANG_SECONDS
 from made_learners import HOLD
 from PIL import Image
@@ -451,3 +452,35 @@ def test_the_history_is_readable(state):
     (entry,) = values["about"]["classifier"]["history"]
     assert entry["source"] == "first.csv"
     assert entry["accuracy"] == {"ant": 1.0, "bee": 1.0}
+
+
+def test_forgotten_rows_are_in_no_version(gcr, state):
+    before = saved.load(StateFolder(state))
+    rows = Path("first.csv").read_text().splitlines()
+    Path("some.csv").write_text("\n".join([rows[0], *rows[1:11]]) + "\n")  # ten ants
+    held = [len(before.learner.memory), len(before.held_out)]
+    code, out, said = gcr("forget", "state", "some.csv")
+    assert code == 0, said
+    pattern = r"version 2, erased (\d+) examples to replay and (\d+) held out, of 10 given"
+    gone = [int(n) for n in re.search(pattern, " ".join(out.split())).groups()]
+    assert sum(gone) == 10  # memory has room for all
+    after = saved.load(StateFolder(state))
+    assert [len(after.learner.memory) + gone[0], len(after.held_out) + gone[1]] == held
+    assert StateFolder(state).versions() == [2]
+    erased, left = (
+        set(map(tuple, torch.cat([one.learner.memory.examples, one.held_out]).tolist())) for one in (before, after)
+    )
+    assert len(erased - left) == 10
+    assert left < erased
+    assert gcr("forget", "state", "some.csv")[1].startswith("state remembers none of these 10 examples")
+    write_rows(Path("second.csv"), ["cow"], seed=1)
+    assert gcr("update", "state", "second.csv", "--epochs", "4")[0] == 0
+
+
+def test_a_class_of_which_nothing_is_left_is_named(gcr, state):
+    rows = Path("first.csv").read_text().splitlines()
+    Path("ants.csv").write_text("\n".join([rows[0], *(row for row in rows if row.startswith("ant"))]) + "\n")
+    code, _, said = gcr("forget", "state", "ants.csv")
+    assert code == 0
+    assert "no example left to replay of ant" in said
+    assert saved.load(StateFolder(state)).learner.memory.counts()["bee"] > 0

@@ -14,9 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import gcr
+from gcr.learner import StateFolder
 from gcr.learner.head import grow_head
-from gcr.memory import BalancedReservoir, Policy, Reservoir
-from gcr.methods import ClsEr, Der, Er, ErAce, Finetune, Gcr, GcrPlus, Gem, Icarl
+from gcr.memory import BalancedReservoir, GssGreedy, Policy, Reservoir
+from gcr.methods import ClsEr, Der, DerPlusPlus, Er, ErAce, Finetune, Gcr, GcrPlus, Gem, Icarl
 from gcr.select import GradApprox, ReducibleLoss, Typicality
 from gcr.settings import BadInput
 
@@ -506,3 +507,40 @@ def test_a_method_without_an_average_cannot_select_on_it():
     policy = Policy(buffer=12, selector=GradApprox(), pool_network="predictor")
     with pytest.raises(BadInput, match="pool_network must be trained with er"):
         gcr.Learner(mlp(), memory=policy, method=Er())
+
+
+POLICIES = [20, Policy(20, Reservoir()), Policy(20, GssGreedy()), Policy(20, GradApprox(), candidates=10)]
+
+
+@pytest.mark.parametrize("memory", POLICIES, ids=["balanced", "reservoir", "gss-greedy", "selector"])
+@pytest.mark.parametrize("method", [ErAce(), DerPlusPlus(), GcrPlus()], ids=lambda method: method.name)
+def test_forgotten_examples_are_replayed_no_more(method, memory, tmp_path):
+    learner = gcr.Learner(mlp(), memory, method=method).fit(*blobs([A, B]), epochs=2)
+    learner.save(tmp_path / "state")
+    ours = learner.memory.labels == A[1]
+    erased = learner.memory.examples[torch.from_numpy(ours)]
+    assert learner.forget(ours) == len(erased) > 0
+    assert learner.memory.counts()[A[1]] == 0
+    assert set(learner.memory.labels) == {B[1]}
+    for column in learner.engine.state.memory.columns.values():  # not in rows that are free either
+        assert not any(torch.equal(row, one) for row in column for one in erased if row.shape == one.shape)
+    learner.save(tmp_path / "state")
+    assert StateFolder(tmp_path / "state").versions() == [2]
+    other = gcr.Learner.load(tmp_path / "state", mlp(seed=5))
+    for each in (learner, other):
+        each.fit(*blobs([C], seed=3), epochs=2)
+    same_weights(learner.net, other.net)
+    assert set(learner.memory.labels) == {B[1], C[1]}
+
+
+def test_a_memory_that_forgot_everything_is_filled_again():
+    learner = gcr.Learner(mlp(), 20).fit(*blobs([A, B]), epochs=1)
+    assert learner.forget(range(20)) == 20
+    assert len(learner.memory) == 0
+    learner.fit(*blobs([C], seed=3), epochs=1)
+    assert set(learner.memory.labels) == {C[1]}
+    assert bool(learner.memory.examples.any(1).all())  # no free row was replayed or kept
+    with pytest.raises(BadInput, match="rows must have row numbers from 0 to 19, got 20"):
+        learner.forget([20])
+    with pytest.raises(BadInput, match="finetune keeps no memory"):
+        gcr.Learner(mlp(), method=Finetune()).fit(*blobs([A, B]), epochs=1).forget([0])

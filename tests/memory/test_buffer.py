@@ -10,7 +10,7 @@ from scipy import stats
 
 from gcr.memory import Buffer, Coin, Distinct, Examples, Split
 from gcr.memory.randomness import generator
-from gcr.select import SELECTORS, ClassBalanced, Coreset, GradApprox, ReducibleLoss
+from gcr.select import SELECTORS, ClassBalanced, Coreset, GradApprox, ReducibleLoss, Uniform
 from gcr.settings import BadInput
 
 
@@ -489,3 +489,69 @@ def test_distinct_takes_every_row_once_before_any_comes_again(kept, pooled):
     assert set(rows[: len(filled_rows)]) == filled_rows
     assert rows[len(filled_rows) :] == [rows[place % len(filled_rows)] for place in range(len(filled_rows), 12)]
     assert rows != drawn(Distinct, memory, 12, seed=1).tolist() or len(filled_rows) == 1
+
+
+def offered(memory, first, n):
+    """Examples whose pixels are their numbers, from 1 on."""
+    numbers = torch.arange(first, first + n)
+    images = numbers.to(torch.uint8).reshape(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+    memory.add(images, numbers % 3, torch.zeros(n, 3))
+    return memory
+
+
+@pytest.mark.parametrize("rows", [[0, 4, 2], torch.tensor([True, False, True, False, True])], ids=["numbers", "mask"])
+def test_removed_examples_are_erased_and_their_places_taken_first(rows):
+    memory = offered(Buffer(5, seed=1), 1, 40)
+    held = memory.images[:, 0, 0, 0].tolist()
+    assert memory.remove(rows) == 3
+    assert memory.images[:, 0, 0, 0].tolist() == [held[1], held[3]]
+    assert set(memory.columns["image"].unique().tolist()) == {0, held[1], held[3]}  # the spare row, too
+    assert (memory.labels == memory.images[:, 0, 0, 0] % 3).all()
+    assert set(memory.sample(50).images.unique().tolist()) == {held[1], held[3]}
+    seen = int(memory.seen)
+    offered(memory, 41, 3)
+    assert memory.images[:, 0, 0, 0].tolist() == [held[1], held[3], 41, 42, 43]
+    assert int(memory.seen) == seen + 3
+    offered(memory, 50, 5)
+    assert len(memory) == 5
+
+
+def test_after_a_removal_later_examples_enter_as_seldom_as_before():
+    """What is in memory stays a sample of all that came: the reservoir does not begin again."""
+    entered = 0
+    for seed in range(40):
+        memory = Buffer(10, seed=seed)
+        for first in range(1, 201, 50):
+            offered(memory, first, 50)
+        memory.remove([0])
+        offered(memory, 201, 1)
+        offered(memory, 202, 40)
+        entered += int((memory.images[:, 0, 0, 0] > 201).sum())
+    assert 30 <= entered <= 110  # 40 runs of 10 rows, of which about one in six is later: 67
+
+
+def test_candidates_are_removed_from_their_pool():
+    memory = offered(Buffer(4, candidates=4), 1, 4)
+    memory.reselect(Uniform(), budget=4)
+    offered(memory, 11, 4)
+    assert memory.remove(torch.isin(memory.images[:, 0, 0, 0], torch.tensor([2, 12, 13]))) == 3
+    assert memory.images[:, 0, 0, 0].tolist() == [1, 3, 4, 11, 14]
+    assert (int(memory.kept), int(memory.pooled)) == (3, 2)
+    offered(memory, 21, 2)
+    assert memory.images[:, 0, 0, 0].tolist() == [1, 3, 4, 11, 14, 21, 22]
+    assert len(memory.reselect(Uniform(), budget=4).rows) == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([5], "rows must have row numbers from 0 to 4, got 5"),
+        ([1, 1], "rows must name each row once"),
+        (torch.ones(4, dtype=torch.bool), "rows must be a list of row numbers"),
+    ],
+)
+def test_rows_that_are_not_there_are_not_removed(rows, message):
+    memory = offered(Buffer(5), 1, 5)
+    with pytest.raises(BadInput, match=message):
+        memory.remove(rows)
+    assert len(memory) == 5
