@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -264,7 +265,7 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
             continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = brief(error) if isinstance(error, BadInput) else brief_of(error)
-            unreadable.append(Unreadable(run.path, why))
+            unreadable.append(Unreadable(run.path, why, *_plugins(run)))
             continue
         groups.setdefault((run.path.parent, number), []).append((run, experiment, result))
     for rows in groups.values():
@@ -275,6 +276,14 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
         runs, experiments, results = (list(column) for column in zip(*rows, strict=True))
         found.append(Group(runs, experiments, results, failed[folder]))
     return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable, [*diverged])
+
+
+def _plugins(run: StoredRun) -> list[str]:
+    """The remedy where a run's method or selector is of a file that is not given now."""
+    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+        if names := run.result().get("plugins"):
+            return [f"name the files of its method or selector: gcr --plugin {' --plugin '.join(names)}"]
+    return []
 
 
 def _check_once(run: StoredRun, experiment: Experiment, others: Sequence[tuple[StoredRun, Experiment, Any]]) -> None:

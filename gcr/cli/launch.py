@@ -162,4 +162,5 @@ def this_command() -> str:
         processes = os.environ.get("LOCAL_WORLD_SIZE", str(place.world))
         program = ["torchrun", "--nproc-per-node", processes, "-m", "gcr"]
     kept = [word for word in words if word not in ("--fresh", "--resume")]
-    return shlex.join([*program, *kept, *(["--resume"] if kept[:1] == ["run"] else [])])
+    command = next((word for word in kept if word in ("run", "demo", "reproduce", "sweep")), "")
+    return shlex.join([*program, *kept, *(["--resume"] if command == "run" else [])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -44,15 +45,25 @@ def _assigned(node: ast.stmt) -> list[tuple[str, ast.expr]]:
     return [(target.id, value) for target in targets if isinstance(target, ast.Name) and value is not None]
 
 
+def _own(kinds: str) -> list[tuple[str, str, str]]:
+    """Of plugins, which are imported to be read."""
+    if not os.environ.get("GCR_PLUGIN"):
+        return []
+    from gcr.experiments import plugins
+
+    own = plugins.own()
+    return [(kind.name, kind.summary, "") for kind in getattr(plugins, kinds)() if kind in own]
+
+
 def list_methods() -> None:
     """The learning methods."""
-    print_names("method", described("METHODS", "methods"))
+    print_names("method", described("METHODS", "methods") + _own("methods"))
     out.say("settings of a method: gcr settings METHOD")
 
 
 def list_selectors() -> None:
     """The ways to choose what memory keeps."""
-    print_names("selector", described("POLICIES", "memory", "select"))
+    print_names("selector", described("POLICIES", "memory", "select") + _own("policies"))
     out.say("settings of a selector: gcr settings METHOD --selector SELECTOR")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import sys
 import warnings
@@ -93,7 +94,13 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option("--plugin", help="Python file with methods or selectors of your own; or GCR_PLUGIN=FILE."),
+    ] = None,
 ) -> None:
+    if plugin:
+        os.environ["GCR_PLUGIN"] = os.pathsep.join(map(str, plugin))
     if Place.of_environment() and context.invoked_subcommand != "run":
         raise BadInput(f"torchrun is for gcr run, got gcr {context.invoked_subcommand}; leave out torchrun")
 
@@ -198,8 +205,8 @@ def run(
 
     `gcr run seq-cifar10 --method gcr,er --seeds 0-14 --engine ray --address 10.0.0.1:6379 --track mlflow`
     """
+    from gcr.experiments import plugins
     from gcr.experiments.experiment import compose, settings_of
-    from gcr.methods import METHODS
     from gcr.paper.grid_search import variant_name
     from gcr.runs.folder import RunFolder
     from gcr.runs.job import Execution, Job
@@ -220,7 +227,7 @@ def run(
             if twice := overrides.keys() & {key, option}:
                 raise BadInput(f"{option} is given twice, as --{option} and as --set {min(twice)}=…; give it once")
             overrides[key] = value
-    methods = [known.name for known in METHODS] if method == "all" else method.split(",")
+    methods = [known.name for known in plugins.methods()] if method == "all" else method.split(",")
     many = len(methods) > 1
     if many and (selector or name or vary):
         option = "selector" if selector else "name" if name else "vary"

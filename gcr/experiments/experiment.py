@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from gcr import models, scenarios
+from gcr.experiments import plugins
 from gcr.experiments.names import flat, migrated, short_names
 from gcr.experiments.optimizers import OptimizerSpec
 from gcr.experiments.variants import (
@@ -32,8 +33,8 @@ from gcr.experiments.variants import (
     settings_of_variant,
 )
 from gcr.files import load_json
-from gcr.memory import POLICIES, Policy
-from gcr.methods import METHODS, Method
+from gcr.memory import Policy
+from gcr.methods import Method
 from gcr.scenarios import Scenario, Stream
 from gcr.settings import BadInput, class_of, from_mapping, in_paths, setting_names, to_mapping, unknown
 from gcr.training import Training
@@ -114,12 +115,12 @@ class Experiment:
             raise BadInput(f"experiment lacks {', '.join(sorted(missing))}")
         memory = values["memory"]
         if memory is not None:
-            memory = Policy.from_json(memory)
+            memory = Policy.from_json(memory, plugins.policies())
         return cls(
             scenario=values["scenario"],
             stream=Stream.from_mapping(values["stream"]),
             model=values["model"],
-            method=from_mapping(values["method"], "method", METHODS),
+            method=from_mapping(values["method"], "method", plugins.methods()),
             memory=memory,
             optimizer=OptimizerSpec.from_mapping(values["optimizer"]),
             training=Training.from_mapping(values["training"]),
@@ -143,10 +144,11 @@ class Experiment:
     @property
     def place(self) -> tuple[str, int, int, int]:
         """Where it stands in a table: by scenario, then as methods and selectors are listed, then by buffer."""
-        method = [m.name for m in METHODS].index(self.method.name)
+        method = [m.name for m in plugins.methods()].index(self.method.name)
         if self.memory is None:
             return self.scenario, method, 0, 0
-        return self.scenario, method, [p.name for p in POLICIES].index(self.memory.selector.name), self.memory.buffer
+        selector = [p.name for p in plugins.policies()].index(self.memory.selector.name)
+        return self.scenario, method, selector, self.memory.buffer
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -189,8 +191,8 @@ def compose(
     """
     given = dict(overrides or {})
     about = scenarios.entry(scenario)
-    method_class = class_of("method", method, METHODS)
-    policy_class = class_of("selector", selector or method_class.default_selector, POLICIES)
+    method_class = class_of("method", method, plugins.methods())
+    policy_class = class_of("selector", selector or method_class.default_selector, plugins.policies())
     owners = owners_of(method_class, policy_class)
     if "selector" not in owners and (selector or "buffer" in given or "memory.buffer" in given):
         raise BadInput(f"{method} keeps no memory; leave out {'selector' if selector else 'buffer'}")
@@ -292,8 +294,8 @@ def unused_by(method: type[Method]) -> frozenset[str]:
 
 def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dict[str, Any]:
     """``overrides`` for one of ``several`` methods: without those that it ignores."""
-    chosen = class_of("method", method, METHODS)
-    policy = class_of("selector", chosen.default_selector, POLICIES)
+    chosen = class_of("method", method, plugins.methods())
+    policy = class_of("selector", chosen.default_selector, plugins.policies())
     if "variant" in overrides:
         check_variant(overrides["variant"])
     owners = owners_of(chosen, policy)

@@ -202,8 +202,8 @@ class Policy(Settings):
         return to_mapping(self) | {"selector": to_mapping(self.selector, named=True)}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        return cls.from_mapping({**values, "selector": from_mapping(values["selector"], "selector", POLICIES)})
+    def from_json(cls, values: Mapping[str, Any], known: tuple[type[Any], ...] = POLICIES) -> Self:
+        return cls.from_mapping({**values, "selector": from_mapping(values["selector"], "selector", known)})
 
     def check_predictor(self, method: str, by_copy: bool) -> None:
         """Refuse ``pool_network=predictor`` where the method predicts with the trained network: not ``by_copy``."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
+from gcr.experiments import plugins
 from gcr.runs.job import Event, Execution, Job, Listener
 from gcr.runs.local import check_begun_again, pick_device, run_here
 from gcr.runs.tracking import tracked, trackers
@@ -59,6 +61,8 @@ def check_engine(how: Execution) -> None:
     if how.engine not in ENGINES:
         raise unknown("engine", how.engine, ENGINES)
     if how.engine == "ray":
+        if os.environ.get(plugins.VARIABLE):
+            raise BadInput("plugins are for the local engine, since nodes of Ray lack them; leave out --engine ray")
         from gcr.runs.ray.cluster import check
 
         check(how)

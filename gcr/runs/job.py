@@ -15,6 +15,7 @@ import torch
 
 import gcr
 from gcr import scenarios
+from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment
 from gcr.files import digest_of
 from gcr.models.shares import PeerLost
@@ -208,16 +209,26 @@ def _make_run(
 def identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
     """What a checkpoint must agree with to be continued."""
     on_gpu = how.device.startswith("cuda")
-    return experiment.settings | {
-        "data": scenarios.entry(experiment.scenario).fingerprint,
-        "version of gcr": gcr.__version__,
-        "version of torch": torch.__version__,
-        "compiled": how.mode == "compiled",
-        "device": "cuda" if on_gpu else "cpu",
-        "precision computed in": resolved(experiment.training.precision, torch.device(how.device)),
-        "threads": None if on_gpu else how.threads,
-        "deterministic": how.deterministic,
-    }
+    return (
+        experiment.settings
+        | _own_code(experiment)
+        | {
+            "data": scenarios.entry(experiment.scenario).fingerprint,
+            "version of gcr": gcr.__version__,
+            "version of torch": torch.__version__,
+            "compiled": how.mode == "compiled",
+            "device": "cuda" if on_gpu else "cpu",
+            "precision computed in": resolved(experiment.training.precision, torch.device(how.device)),
+            "threads": None if on_gpu else how.threads,
+            "deterministic": how.deterministic,
+        }
+    )
+
+
+def _own_code(experiment: Experiment) -> dict[str, Any]:
+    """Digests of the plugins that method and selector come from, if they do."""
+    found = plugins.digests(experiment.method, experiment.memory and experiment.memory.selector)
+    return {"plugins": found} if found else {}
 
 
 @lru_cache(maxsize=4)  # the runs of a pack share it
@@ -227,26 +238,30 @@ def _scenario(name: str, stream: Stream, device: str) -> Scenario:
 
 def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
     outcome = run.outcome()
-    return {
-        "class_il": outcome.class_il,
-        "task_il": outcome.task_il,
-        "selections": outcome.state.selections,
-        "experiment": digest_of(job.experiment.to_dict()),
-        "seconds": outcome.seconds,
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "steps": outcome.steps,
-        "data": scenarios.entry(job.experiment.scenario).fingerprint,
-        "views": asdict(run.scenario.views),  # augmentation and normalisation
-        "memory_bytes": _kept_bytes(run),
-        "peak_bytes": _peak_bytes(how.device),
-        "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "device": torch.cuda.get_device_name(how.device) if how.device.startswith("cuda") else "cpu",
-        "machine": platform.machine(),
-        "precision": run.precision,
-        "mode": run.mode,
-        "threads": how.threads,
-        "deterministic": how.deterministic,
-    } | ({"processes": how.world} if how.world > 1 else {})
+    return (
+        {
+            "class_il": outcome.class_il,
+            "task_il": outcome.task_il,
+            "selections": outcome.state.selections,
+            "experiment": digest_of(job.experiment.to_dict()),
+            "seconds": outcome.seconds,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "steps": outcome.steps,
+            "data": scenarios.entry(job.experiment.scenario).fingerprint,
+            "views": asdict(run.scenario.views),  # augmentation and normalisation
+            "memory_bytes": _kept_bytes(run),
+            "peak_bytes": _peak_bytes(how.device),
+            "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
+            "device": torch.cuda.get_device_name(how.device) if how.device.startswith("cuda") else "cpu",
+            "machine": platform.machine(),
+            "precision": run.precision,
+            "mode": run.mode,
+            "threads": how.threads,
+            "deterministic": how.deterministic,
+        }
+        | ({"processes": how.world} if how.world > 1 else {})
+        | _own_code(job.experiment)
+    )
 
 
 def _kept_bytes(run: Run) -> int:

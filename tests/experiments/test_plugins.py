@@ -1,0 +1,132 @@
+"""Methods and selectors from files of one's own."""
+
+import json
+import sys
+from textwrap import dedent
+
+import pytest
+
+from gcr.cli.main import run_cli
+from gcr.experiments import plugins
+from gcr.experiments.experiment import Experiment, compose
+from gcr.methods import METHODS
+from gcr.runs.job import Execution
+from gcr.settings import BadInput
+
+HEAD = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gcr.methods import Er
+from gcr.select.coreset import Coreset
+from gcr.settings import Settings, setting
+
+"""
+METHOD = """
+@dataclass(frozen=True)
+class Louder(Er):
+    name: ClassVar[str] = "{name}"
+    summary: ClassVar[str] = "ER with a larger loss"
+
+    factor: float = setting(2.0, "of the loss", low=0.0)
+
+    def loss(self, net, new, replay, extras):
+        loss = super().loss(net, new, replay, extras)
+        return type(loss)(self.factor * loss.value, loss.logits, *loss[2:])
+"""
+SELECTOR = """
+@dataclass(frozen=True)
+class Newest(Settings):
+    name: ClassVar[str] = "{name}"
+    summary: ClassVar[str] = "the last rows of the pool"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, pool, budget, draws):
+        rows = torch.arange(max(0, len(pool) - budget), len(pool))
+        return Coreset(rows, torch.ones(len(rows)))
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch, request):
+    """Writes a file and names it; its module has a name that no other test's has."""
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    made = []
+
+    def write(*parts, name=None, names=("louder", "newest")):
+        file = tmp_path / f"{name or f'{tmp_path.name}_{len(made)}'}.py"
+        text = HEAD + "".join(part.replace("{name}", own) for part, own in zip(parts, names, strict=False))
+        file.write_text(dedent(text))
+        made.append(file)
+        monkeypatch.setenv(plugins.VARIABLE, str(file))
+        return file
+
+    yield write
+    for file in made:
+        sys.modules.pop(file.stem, None)
+
+
+def test_a_method_and_a_selector_train_in_worker_processes(plugin, tmp_path, monkeypatch, capsys):
+    file = plugin(METHOD, SELECTOR)
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    out = tmp_path / "runs"
+    command = ["run", "seq-digits", "--method", "louder", "--selector", "newest", "--set", "factor=3", "--model", "mlp"]
+    words = ["--epochs", "1", "--seeds", "0-1", "--processes", "2", "--out", str(out)]
+    assert run_cli(["--plugin", str(file), *command, *words]) == 0
+    results = [json.loads(path.read_text()) for path in sorted(out.glob("*/*/result.json"))]
+    assert [result["plugins"] for result in results] == [{file.name: plugins.sha256(file.read_bytes())}] * 2
+    assert run_cli(["table", str(out)]) == 0
+    assert "louder + newest" in capsys.readouterr().out
+    for listed in ("methods", "selectors"):
+        assert run_cli([listed]) == 0
+    assert "ER with a larger loss" in capsys.readouterr().out
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    assert run_cli(["table", str(out)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"name the files of its method or selector: gcr --plugin {file.name}" in said
+
+
+def test_an_experiment_goes_through_json(plugin):
+    plugin(METHOD, SELECTOR)
+    experiment = compose("seq-digits", "louder", selector="newest", overrides={"factor": 3})
+    assert experiment.method.factor == 3
+    assert Experiment.from_json(experiment.to_json()) == experiment
+    assert plugins.methods()[: len(METHODS)] == METHODS
+    assert list(plugins.digests(experiment.method, compose("seq-digits", "er").method)) != []
+    assert plugins.digests(compose("seq-digits", "er").method, None) == {}
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "message"),
+    [
+        ([], {}, "must have a Method or a selector, a frozen dataclass"),
+        ([METHOD], {"names": ["er"]}, 'name of Louder in .* must be new, got "er", which there is already'),
+        (
+            [METHOD.replace('    name: ClassVar[str] = "{name}"\n', "")],
+            {},
+            "Louder in .* must have a name and a summary",
+        ),
+        ([METHOD], {"name": "json"}, r"a plugin must not have the name of another module, got json\.py; rename it"),
+        ([METHOD], {"name": "a-b"}, r"whose name is an identifier, as mine\.py, got a-b\.py"),
+        (["raise OSError(3)"], {}, r"cannot be imported \(OSError: 3\)"),
+    ],
+    ids=["empty", "known", "unnamed", "module", "identifier", "broken"],
+)
+def test_files_that_are_no_plugins(plugin, parts, options, message):
+    plugin(*parts, **options)
+    with pytest.raises(BadInput, match=message):
+        plugins.methods()
+
+
+def test_a_file_that_is_not_there_and_ray(plugin, tmp_path, monkeypatch):
+    from gcr.runs.engine import check_engine
+
+    plugin(METHOD)
+    with pytest.raises(BadInput, match="plugins are for the local engine"):
+        check_engine(Execution(engine="ray"))
+    monkeypatch.setenv(plugins.VARIABLE, str(tmp_path / "none.py"))
+    with pytest.raises(BadInput, match=r"none\.py does not exist; name a Python file with --plugin or GCR_PLUGIN"):
+        plugins.policies()
