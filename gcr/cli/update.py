@@ -31,7 +31,7 @@ def update(
     new: Annotated[
         Path | None,
         typer.Argument(
-            help="A folder with a folder of pictures per class; or a CSV or parquet file with a label column and "
+            help="A folder with a folder of pictures per class; or a CSV, TSV or parquet file with a label column and "
             "either a column of picture paths or columns of numbers.",
             metavar="NEW",
         ),
@@ -57,7 +57,9 @@ def update(
         float,
         typer.Option("--holdout", help="Share of new examples and of memory never trained on.", min=0.05, max=0.5),
     ] = 0.2,
-    label: Annotated[str | None, typer.Option("--label", help="Label column of a table; label if not given.")] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", help="Label column of a table; if not given: label, class, target or y.")
+    ] = None,
     path_column: PathOption = None,
     net: Annotated[
         str | None,
@@ -105,7 +107,7 @@ def update(
             raise BadInput("--rollback and NEW exclude each other; roll back first, then update")
         return _roll_back(folder, wait)
     if new is None:
-        raise BadInput("NEW is missing: a folder with a folder per class, or a CSV or parquet file")
+        raise BadInput("NEW is missing: a folder with a folder per class, or a CSV, TSV or parquet file")
     settings = UpdateSettings(memory, epochs, limit, holdout, seed)
     given = New(new, label, path_column, net, size, skip_bad, mirror)
     try:
@@ -121,7 +123,7 @@ def predict(
     state: StateArgument,
     files: Annotated[
         list[Path],
-        typer.Argument(help="Pictures, folders of pictures, or CSV or parquet files.", metavar="FILES"),
+        typer.Argument(help="Pictures, folders of pictures, or CSV, TSV or parquet files.", metavar="FILES"),
     ],
     out_file: Annotated[Path | None, typer.Option("--out", help="CSV file to write; printed if not given.")] = None,
     path_column: PathOption = None,
