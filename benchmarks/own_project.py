@@ -48,6 +48,8 @@ ORDER = {
     "keep everything": "#333333",
 }
 
+LABELS = {"reservoir by hand": "reservoir in plain PyTorch"}  # on the page; the results keep their names
+
 Groups = dict[tuple[str, str], list[dict[str, Any]]]  # (data, name) -> a row per seed
 
 
@@ -137,7 +139,7 @@ def table(results: dict[str, Any]) -> str:
             seconds = spread([row["seconds"] for row in rows])
             assert seconds is not None
             megabytes = rows[0]["bytes"] / 1e6
-            line = [data, name, f"{kept.get(name, about['keep']):,}", str(accuracy), str(lost)]
+            line = [data, LABELS.get(name, name), f"{kept.get(name, about['keep']):,}", str(accuracy), str(lost)]
             lines.append([*line, f"{seconds.mean:.1f}", f"{megabytes:.2f}"])
     return markdown(["data", "learner", "examples kept", "accuracy", "forgetting", "CPU s", "MB"], lines)
 
@@ -150,7 +152,7 @@ def cost() -> str:
         for row in about["rows"]:
             line = [about["device"], row["net"], f"{row['by_hand_ms']:.1f}", f"{row['observe_ms']:.1f}"]
             lines.append([*line, f"{100 * row['more']:+.1f} %"])
-    return markdown(["device", "network", "by hand, ms", "`observe`, ms", "difference"], lines)
+    return markdown(["device", "network", "plain PyTorch, ms", "`observe`, ms", "difference"], lines)
 
 
 def page(results: dict[str, Any]) -> str:
@@ -186,7 +188,9 @@ def draw(results: dict[str, Any]) -> None:
             mean, sem = np.mean(curves, 0), np.std(curves, 0, ddof=1) / np.sqrt(len(curves))
             style = ":" if name == "keep everything" else "-"
             seen = np.arange(1, len(mean) + 1) * 2
-            axes.plot(seen, mean, color=ORDER[name], label=name, marker="o", markersize=3, linestyle=style)
+            axes.plot(
+                seen, mean, color=ORDER[name], label=LABELS.get(name, name), marker="o", markersize=3, linestyle=style
+            )
             axes.fill_between(seen, mean - sem, mean + sem, color=ORDER[name], alpha=0.2, linewidth=0)
         axes.set(title=f"{data}, {about['keep']} of {about['train']:,} examples kept", ylim=(0, 101), xticks=seen)
         axes.set(xlabel="classes learned", ylabel="accuracy on them, %")

@@ -50,10 +50,10 @@ def find_labelled(
     if path.is_dir():
         for option, value in (("label", label), ("path", path_column)):
             if value is not None:
-                raise BadInput(f"--{option} is for a CSV or parquet file, got the folder {path}; leave it out")
+                raise BadInput(f"--{option} is for a CSV, TSV or parquet file, got the folder {path}; leave it out")
         return _class_folders(path)
     if not path.exists():
-        raise BadInput(f"{path} does not exist; give a folder with a folder per class, or a CSV or parquet file")
+        raise BadInput(f"{path} does not exist; give a folder with a folder per class, or a CSV, TSV or parquet file")
     if path.suffix.lower() not in tables.SUFFIXES:
         raise BadInput(f"new examples must be a folder or a file of {', '.join(tables.SUFFIXES)}, got {path}")
     table = read_table(path)
@@ -71,7 +71,7 @@ def find_unlabelled(
     found: list[Source] = []
     for path in paths:
         if not path.exists():
-            raise BadInput(f"{path} does not exist; give pictures, folders, or CSV or parquet files")
+            raise BadInput(f"{path} does not exist; give pictures, folders, or CSV, TSV or parquet files")
         if path.suffix.lower() in tables.SUFFIXES and path.is_file():
             table = read_table(path)
             column = table.path_column(path_column) if known is None else None

@@ -105,7 +105,8 @@ def repeat(
 ) -> int:
     """Train the runs at PATH again, with their settings and seeds, and compare: for results that someone sent.
 
-    On one device, with one version of gcr and torch, a CPU gives equal bits; a GPU differs by rounding.
+    On one device, with one version of gcr and torch, a CPU gives equal bits. On a GPU a
+    repeated seed may end points of accuracy away: compare means over seeds.
 
     Examples:
 

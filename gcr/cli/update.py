@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 StateArgument = Annotated[Path, typer.Argument(help="Folder of the classifier.", metavar="STATE")]
 SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave out pictures that cannot be read.")]
 FilesArgument = Annotated[
-    list[Path], typer.Argument(help="Pictures, folders of pictures, or CSV or parquet files.", metavar="FILES")
+    list[Path], typer.Argument(help="Pictures, folders of pictures, or CSV, TSV or parquet files.", metavar="FILES")
 ]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait for another update of the same state to end.")]
 PathOption = Annotated[str | None, typer.Option("--path", help="Column of picture paths in a table.")]
@@ -35,7 +35,7 @@ def update(
     new: Annotated[
         Path | None,
         typer.Argument(
-            help="A folder with a folder of pictures per class; or a CSV or parquet file with a label column and "
+            help="A folder with a folder of pictures per class; or a CSV, TSV or parquet file with a label column and "
             "either a column of picture paths or columns of numbers.",
             metavar="NEW",
         ),
@@ -61,7 +61,9 @@ def update(
         float,
         typer.Option("--holdout", help="Share of new examples and of memory never trained on.", min=0.05, max=0.5),
     ] = 0.2,
-    label: Annotated[str | None, typer.Option("--label", help="Label column of a table; label if not given.")] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", help="Label column of a table; if not given: label, class, target or y.")
+    ] = None,
     path_column: PathOption = None,
     net: Annotated[
         str | None,
@@ -109,7 +111,7 @@ def update(
             raise BadInput("--rollback and NEW exclude each other; roll back first, then update")
         return _roll_back(folder, wait)
     if new is None:
-        raise BadInput("NEW is missing: a folder with a folder per class, or a CSV or parquet file")
+        raise BadInput("NEW is missing: a folder with a folder per class, or a CSV, TSV or parquet file")
     settings = UpdateSettings(memory, epochs, limit, holdout, seed)
     given = New(new, label, path_column, net, size, skip_bad, mirror)
     try:
