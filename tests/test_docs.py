@@ -67,6 +67,7 @@ def test_commands_and_options_exist(page):
 
     for words in commands(page):
         command = typer.main.get_command(app)
+        words = words[2:] if words[0] == "--plugin" else words
         while hasattr(command, "commands"):
             command = command.commands[words.pop(0)]
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}

@@ -1,4 +1,4 @@
-"""Methods and selectors of one's own by name: ``gcr --plugin mine.py run …``.
+"""Methods and selectors of one's own by name: ``gcr --plugin FILE run …``.
 
 ``GCR_PLUGIN`` names their files, as ``PATH`` does folders; worker processes inherit it. A file is imported as a module
 of its own name. Every class in it that is a method or a selector counts.
@@ -73,7 +73,7 @@ def _module(file: Path) -> ModuleType:
     """Importable by its name in other processes too, which get this one's ``sys.path``."""
     name, file = file.stem, file.absolute()
     if file.suffix != ".py" or not name.isidentifier():
-        raise BadInput(f"a plugin must be a Python file whose name is an identifier, as mine.py, got {file.name}")
+        raise BadInput(f"a plugin must be a Python file whose name is an identifier, got {file.name}; rename it")
     if not file.is_file():
         raise BadInput(f"plugin {file} does not exist; name a Python file with --plugin or {VARIABLE}")
     if str(file.parent) not in sys.path:

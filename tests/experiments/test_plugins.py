@@ -110,7 +110,7 @@ def test_an_experiment_goes_through_json(plugin):
             "Louder in .* must have a name and a summary",
         ),
         ([METHOD], {"name": "json"}, r"a plugin must not have the name of another module, got json\.py; rename it"),
-        ([METHOD], {"name": "a-b"}, r"whose name is an identifier, as mine\.py, got a-b\.py"),
+        ([METHOD], {"name": "a-b"}, r"whose name is an identifier, got a-b\.py; rename it"),
         (["raise OSError(3)"], {}, r"cannot be imported \(OSError: 3\)"),
     ],
     ids=["empty", "known", "unnamed", "module", "identifier", "broken"],
