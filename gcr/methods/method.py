@@ -2,8 +2,8 @@
 
 A training step hands ``loss`` the new batch and the replay minibatches that the method asked for, already augmented,
 on the device. Everything else (drawing them, the optimizer, memory) is the same for every method. A few methods need
-more: each such need is one function below that does nothing unless a method has its own. All but ``end_stage``,
-``note_remembered`` and ``predict`` are part of the step, which a GPU captures: fixed shapes, no reads on the host.
+more: each such need is one function below that does nothing unless a method has its own. ``loss``, ``choose``,
+``project`` and ``after_step`` are part of the step, which a GPU captures: fixed shapes, no reads on the host.
 """
 
 from __future__ import annotations

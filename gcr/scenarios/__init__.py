@@ -2,7 +2,7 @@
 
 from gcr.scenarios.arrays import from_arrays
 from gcr.scenarios.registry import SCENARIOS, Entry, entries, entry, load
-from gcr.scenarios.scenario import Images, Scenario, equal_tasks, memory_bytes
+from gcr.scenarios.scenario import Images, Scenario, equal_tasks
 from gcr.scenarios.stream import Stream
 
 __all__ = [
@@ -16,5 +16,4 @@ __all__ = [
     "equal_tasks",
     "from_arrays",
     "load",
-    "memory_bytes",
 ]

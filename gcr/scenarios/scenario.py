@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gcr.augment import Views
 from gcr.data.blocks import BlockCheck
-from gcr.memory import Policy
 from gcr.settings import BadInput
 
 
@@ -144,10 +143,3 @@ def in_unit(pixels: Tensor) -> bool:
         return True
     low, high = (float(value) for value in pixels.aminmax())
     return low >= 0 and high <= 1
-
-
-def memory_bytes(policy: Policy | None, scenario: Scenario) -> int:
-    """What memory takes for this scenario, known before training."""
-    if policy is None:
-        return 0
-    return policy.nbytes(scenario.image_shape, scenario.n_classes, scenario.train.pixels.dtype)

@@ -15,7 +15,7 @@ from gcr.memory import Buffer, Coin, Policy
 from gcr.methods import Er, Finetune, Gcr
 from gcr.methods.method import Loss
 from gcr.models import statistics
-from gcr.scenarios import from_arrays, memory_bytes
+from gcr.scenarios import from_arrays
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training.evaluate import evaluate
@@ -137,7 +137,7 @@ def test_strong_views_and_selection_take_float_images():
         outcome = trained(scenario, Gcr(), memory)
         assert outcome.class_il["accuracy"] > 40
         held = outcome.state.memory
-        assert held.nbytes == memory_bytes(memory, scenario)
+        assert held.nbytes == memory.nbytes(scenario.image_shape, scenario.n_classes, torch.float32)
         stored = {image.numpy().tobytes() for image in held.images}
         assert stored <= {image.numpy().tobytes() for image in scenario.train.pixels}
 
