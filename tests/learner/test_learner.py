@@ -506,3 +506,12 @@ def test_a_method_without_an_average_cannot_select_on_it():
     policy = Policy(buffer=12, selector=GradApprox(), pool_network="predictor")
     with pytest.raises(BadInput, match="pool_network must be trained with er"):
         gcr.Learner(mlp(), memory=policy, method=Er())
+
+
+@pytest.mark.parametrize("method", [None, Gcr()], ids=["default", "gcr"])
+def test_examples_of_new_classes_enter_a_memory_that_would_admit_only_what_is_classified_right(method):
+    """They are offered once, in the first epoch."""
+    learner = gcr.Learner(mlp(), memory=gcr.GCR(memory=60).memory, method=method, optimizer=quick)
+    for labels in ([A, B], [C]):
+        learner.fit(*blobs(labels), epochs=3)
+    assert all(n > 10 for n in learner.memory.counts().values())
