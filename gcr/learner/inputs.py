@@ -114,9 +114,9 @@ class Layout:
         return torch.cat(flat, 1)
 
     def inputs(self, rows: Tensor) -> Any:
-        """The opposite of ``rows``."""
+        """The opposite of ``rows``: copies, for networks and augmentations that change what they are given."""
         if self.kind == "tensor":
-            return rows
+            return rows.clone()
         tensors, start = {}, 0
         for part in self.parts:
             raw = rows[:, start : start + part.nbytes].clone(memory_format=torch.contiguous_format).flatten()

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import gcr
 from gcr.learner.labels import Labels
+from gcr.methods import ClsEr, GcrPlus
 from gcr.settings import BadInput
 
 X, WORDS = blobs([A, B])
@@ -221,3 +222,36 @@ def test_labels_of_another_type_are_refused_in_score():
     learner = gcr.Learner(mlp(), memory=5).fit(X, [0, 1] * 40, epochs=1)
     with pytest.raises(BadInput, match="labels must be of one type, int as the first, got '0'"):
         learner.score(X, ["0", "1"] * 40)
+
+
+class Centred(nn.Module):
+    """Subtracts what it has learned from its input in place."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.mean = net, nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return self.net(x.sub_(self.mean))
+
+
+class CentredInCopies(Centred):
+    def forward(self, x):
+        return super().forward(x.clone())
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("method", [None, GcrPlus(), ClsEr()], ids=["er-ace", "gcr+", "cls-er"])
+def test_a_network_that_changes_its_input_in_place(method, frozen):
+    one, other = (
+        gcr.Learner(make(mlp()), memory=20, method=method, frozen=frozen) for make in (Centred, CentredInCopies)
+    )
+    given = X.clone()
+    for learner in (one, other):
+        learner.remember(given[:8], WORDS[:8])
+        learner.fit(given, WORDS, epochs=2, validation=(given, WORDS))
+        learner.observe(given, WORDS)
+        learner.learn_one(given[0], "ant")
+    assert torch.equal(one.logits(given), other.logits(given))
+    assert torch.equal(one.memory.pool().features, other.memory.pool().features)
+    assert torch.equal(given, X)
