@@ -63,6 +63,7 @@ def apply_gradients(
         reached = {id(p): g for p, g in zip(parameters, gradients, strict=True)}
         optimizer.step([reached.get(id(p)) for p in optimizer.parameters])
         return
+    optimizer.zero_grad(set_to_none=True)  # of others: they would move layers that are frozen
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
     try:

@@ -312,3 +312,13 @@ def test_balanced_weights_count_examples_not_passes():
     learner = Learner(net(), memory=12, class_weight="balanced").fit(X, Y, epochs=4)
     learner.fit(*blobs([C], n=20), epochs=2)
     assert learner.class_weights.counts == [Y.count(label) for label in learner.classes[:2]] + [20]
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, gcr.Sgd], ids=["torch", "ours"])
+def test_gradients_from_before_do_not_move_frozen_layers(optimizer):
+    own = net()
+    nn.functional.cross_entropy(own(X), torch.tensor([0, 1] * 40)).backward()
+    own[0].requires_grad_(False)
+    before = own[0].weight.clone()
+    Learner(own, memory=12, optimizer=optimizer([*own.parameters()], lr=0.5)).observe(X, Y)
+    assert torch.equal(own[0].weight, before)
