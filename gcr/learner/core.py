@@ -63,6 +63,7 @@ class Core:
         self.augment, self.frozen, self.head, self.seed = augment, frozen, head, as_count("seed", seed, 0, 2**31 - 1)
         self.labels = Labels(classes)
         self.class_weights, self.clip = ClassWeights(class_weight), checked_clip(clip)
+        self.class_weights.refuse_other(self.labels.known)
         self.device = checked_device(device, net)
         self.precision = checked_precision(precision, self.device)
         self.fits = 0
@@ -190,7 +191,7 @@ class Core:
         )
         engine.made_optimizer, engine.state.clip = optimizer is not self.optimizer, self.clip
         if self.class_weights.given is not None:
-            engine.state.class_weights = torch.ones(engine.n_outputs, device=self.device)
+            engine.state.class_weights = torch.ones(engine.n_outputs, dtype=torch.float32, device=self.device)
         if len(self.labels):  # classes that net knows already
             self.method.note_remembered(torch.arange(len(self.labels), device=self.device), engine.state.extras)
         self.optimizer, self.layout, self.engine = optimizer, layout, engine
@@ -206,6 +207,7 @@ class Core:
 
     def _count_with(self, values: list[Hashable]) -> int:
         """Classes known with these labels. Memory must have room for an example of each."""
+        self.class_weights.refuse_other(values)
         new = self.labels.unknown(values)
         known = len(self.labels) + len(new)
         if new and self.policy is not None and known > self.policy.buffer:
