@@ -12,6 +12,7 @@ network is called.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -195,7 +196,9 @@ def _from_numpy(name: str, values: Any) -> Tensor:
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    with warnings.catch_warnings():  # nothing writes to it: networks get copies
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a file mapped for reading
+        return torch.from_numpy(array)
 
 
 def as_one(x: Any, names: tuple[Hashable, ...] = ()) -> Any:

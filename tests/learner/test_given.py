@@ -1,5 +1,6 @@
 """Data, labels and networks of usual kinds that look like others, and what is said of those that cannot be."""
 
+import warnings
 from enum import Enum, IntEnum, StrEnum
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 import gcr
+from gcr.learner.inputs import as_rows
 from gcr.learner.labels import Labels
 from gcr.methods import ClsEr, GcrPlus
 from gcr.settings import BadInput
@@ -255,3 +257,38 @@ def test_a_network_that_changes_its_input_in_place(method, frozen):
     assert torch.equal(one.logits(given), other.logits(given))
     assert torch.equal(one.memory.pool().features, other.memory.pool().features)
     assert torch.equal(given, X)
+
+
+def test_labels_that_can_be_looked_at_once():
+    learner = gcr.Learner(mlp(), memory=20)
+    learner.remember(X, iter(WORDS))
+    learner.observe(X, iter(WORDS))
+    assert learner.fit(X, iter(WORDS), epochs=2).classes == ["ant", "bee"]
+
+
+def test_memory_of_inference_mode_is_refused():
+    learner = gcr.Learner(mlp(), memory=20)
+    for _ in range(2):
+        with torch.inference_mode(), pytest.raises(BadInput, match=r"cannot be trained later; use torch\.no_grad\(\)"):
+            learner.remember(X, WORDS)
+        with torch.no_grad():
+            learner.remember(X, WORDS)
+    assert learner.fit(X, WORDS, epochs=1).score(X, WORDS) > 0
+
+
+def test_a_file_mapped_for_reading_is_not_copied(tmp_path):
+    np.save(tmp_path / "x.npy", X.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = as_rows("x", mapped)
+        learner = gcr.Learner(Centred(mlp()), memory=20).fit(mapped, WORDS, epochs=1, validation=(mapped, WORDS))
+        assert len(learner.predict(mapped)) == 80
+    assert rows.data_ptr() == mapped.ctypes.data
+
+
+def test_clipping_needs_dense_gradients():
+    net = nn.Sequential(nn.EmbeddingBag(20, 8, sparse=True), nn.Linear(8, 2))
+    learner = gcr.Learner(net, memory=20, clip=1.0, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    with pytest.raises(BadInput, match="clip must be None with sparse gradients"):
+        learner.observe(torch.arange(14).reshape(2, 7), ["ant", "bee"])
