@@ -95,6 +95,11 @@ def refuse_without_gradients() -> None:
         raise BadInput("learning needs gradients, which are off; call it outside of torch.no_grad()")
 
 
+def refuse_inference_mode() -> None:
+    if torch.is_inference_mode_enabled():
+        raise BadInput("torch.inference_mode() makes tensors that cannot be trained later; use torch.no_grad()")
+
+
 def network_state(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """``state_dict`` as a file can hold it: tensors, and what JSON gives back as it was."""
     tensors, values = {}, {}

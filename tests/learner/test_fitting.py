@@ -494,3 +494,43 @@ def test_the_precision_is_the_learners_own_inside_an_autocast_of_others(method):
         assert torch.is_autocast_enabled("cpu")
     assert same_weights(plain[0], inside[0])
     assert all(map(torch.equal, plain[1:], inside[1:]))
+
+
+def test_what_can_be_gone_through_once_is_refused_before_training():
+    learner = gcr.Learner(mlp(), memory=10)
+    for epochs in (None, 2):
+        with pytest.raises(BadInput, match="x is gone through once per epoch, got an iterator"):
+            learner.fit(iter([(X, NUMBERS)]), epochs=epochs)
+    assert learner.engine is None
+    learner.fit(iter([(X, NUMBERS)]), epochs=1)
+    gcr.Learner(mlp(), memory=10, frozen=True).fit(iter([(X, NUMBERS)]), epochs=2)  # features are computed once
+
+
+def test_one_example_without_batch_statistics_is_refused_before_it_is_learned():
+    learner = gcr.Learner(nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), memory=10)
+    for given in ((X, NUMBERS), (TensorDataset(X, NUMBERS),)):
+        with pytest.raises(BadInput, match="a batch of one example"):
+            learner.fit(*given, batch=1)
+    with pytest.raises(BadInput, match="a batch of one example"):
+        learner.fit(X[:1], [99])
+    assert learner.engine is None
+    assert not learner.classes
+
+
+@pytest.mark.parametrize("given", [(X, NUMBERS), (TensorDataset(X, NUMBERS),)], ids=["tensors", "dataset"])
+@pytest.mark.parametrize(
+    ("validation", "message"),
+    [((X, Y), "labels must be of one type"), ((X, Y[:3]), "a label per example"), ((X[:, :3], NUMBERS), "x must be")],
+)
+def test_validation_that_cannot_be_scored_is_refused_before_training(given, validation, message):
+    learner = gcr.Learner(mlp(), memory=10)
+    with pytest.raises(BadInput, match=message):
+        learner.fit(*given, epochs=1, validation=validation)
+    assert learner.engine.state.steps == 0
+
+
+@pytest.mark.parametrize(("said", "epochs"), [(np.True_, 1), (True, 1), (np.False_, 3), (1, 3), (None, 3)])
+def test_a_callback_stops_training_by_true_of_python_or_numpy(said, epochs):
+    seen = []
+    gcr.Learner(mlp(), memory=10).fit(X, NUMBERS, epochs=3, on_epoch=lambda *_: (seen.append(1), said)[1])
+    assert len(seen) == epochs
