@@ -100,6 +100,7 @@ def make_source(learner: Core, x: Any, y: Any, batch: int, image: Any, label: st
         raise BadInput("y must be given with x; x alone must be a Dataset, a DataLoader or a Hugging Face dataset")
     if isinstance(x, DataLoader | IterableDataset):
         loader = DataLoader(x, batch) if isinstance(x, IterableDataset) else x
+        learner.refuse_alone(loader.batch_size or 0)  # None: the user's own sampler makes batches
         return _cached(learner, Loader(learner, loader, image, label), batch)
     by_number = _has_numbers(x)
     if by_number and not len(x):

@@ -508,7 +508,7 @@ def test_what_can_be_gone_through_once_is_refused_before_training():
 
 def test_one_example_without_batch_statistics_is_refused_before_it_is_learned():
     learner = gcr.Learner(nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), memory=10)
-    for given in ((X, NUMBERS), (TensorDataset(X, NUMBERS),)):
+    for given in ((X, NUMBERS), (TensorDataset(X, NUMBERS),), (Stream(),), (DataLoader(Pairs(), 1),)):
         with pytest.raises(BadInput, match="a batch of one example"):
             learner.fit(*given, batch=1)
     with pytest.raises(BadInput, match="a batch of one example"):
