@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +108,7 @@ def _class_folders(path: Path) -> PictureFiles:
                 f"the class folder {folder} has no pictures ({', '.join(SUFFIXES)}); add some or remove the folder"
             )
         files += pictures
-        labels += [folder.name] * len(pictures)
+        labels += [normalize("NFC", folder.name)] * len(pictures)  # as macOS may not write accents
         others += strange
     return PictureFiles(files, labels, _left_out(others))
 

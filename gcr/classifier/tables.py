@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +87,9 @@ class Table:
                 return column
         except (TypeError, ValueError, OverflowError):
             pass
-        row = next(row for row, value in enumerate(values) if not _is_number(value))
+        row = next((row for row, value in enumerate(values) if not _is_number(value)), 0)
+        if isinstance(values[row], list):
+            raise BadInput(f'column "{name}" of {self.file} must hold lists of one length in all rows; pad or cut them')
         raise BadInput(
             f'column "{name}" of {self.file} must be finite numbers, got "{values[row]}" in row {row + 1}; fill it in, '
             "remove the column, or name the column of labels by --label or of pictures by --path"
@@ -135,12 +138,25 @@ def _read_parquet(file: Path) -> dict[str, list[Any]]:
     check_parquet([(str(file), file)])
     try:
         table = parquet_library().ParquetFile(file, **LIMITS).read(use_threads=False)
-        _check_distinct(file, table.column_names)
-        return {name: table.column(name).to_pylist() for name in table.column_names}
+        columns = [spread for name in table.column_names for spread in _spread(name, table.column(name).to_pylist())]
+        _check_distinct(file, [name for name, _ in columns])
+        return dict(columns)
     except BadInput:
         raise
     except Exception as error:  # of many kinds
         raise BadInput(f"{file} cannot be read as parquet ({in_short(error)}); get it again") from None
+
+
+def _spread(name: str, values: list[Any]) -> list[tuple[str, list[Any]]]:
+    """A column of lists of one length, as embeddings, as a column for each place; others as they are.
+
+    >>> _spread("e", [[1.0, 2.0], [3.0, 4.0]])
+    [('e[0]', [1.0, 3.0]), ('e[1]', [2.0, 4.0])]
+    """
+    widths = {len(value) if isinstance(value, list) else 0 for value in values}
+    if len(widths) != 1 or widths == {0}:
+        return [(name, values)]
+    return [(f"{name}[{place}]", list(column)) for place, column in enumerate(zip(*values, strict=True))]
 
 
 def _check_distinct(file: Path, names: Sequence[str]) -> None:
@@ -149,12 +165,12 @@ def _check_distinct(file: Path, names: Sequence[str]) -> None:
 
 
 def _label(value: Any) -> str:
-    """Empty where there is none."""
+    """Empty where there is none. Accents are written in one way, whatever the system that wrote the file."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return WHOLE.sub(r"\1", str(value).strip())
+    return normalize("NFC", WHOLE.sub(r"\1", str(value).strip()))
 
 
 def _is_number(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ def checked_policy(memory: int | Policy, method: Method) -> Policy | None:
         if memory.pool == "selector":
             raise BadInput("pool=selector looks at all examples of a task again; use pool=reservoir")
         memory.check_predictor(method.name, bool(method.predictor))
-        return memory
+        return replace(memory, admit="all")  # an example is offered once, at first, when few are classified correctly
     return Policy(buffer=as_count("memory", memory, 1), selector=BalancedReservoir())
 
 
@@ -92,6 +93,11 @@ def checked_clip(clip: float | None) -> float:
 def refuse_without_gradients() -> None:
     if not torch.is_grad_enabled():
         raise BadInput("learning needs gradients, which are off; call it outside of torch.no_grad()")
+
+
+def refuse_inference_mode() -> None:
+    if torch.is_inference_mode_enabled():
+        raise BadInput("torch.inference_mode() makes tensors that cannot be trained later; use torch.no_grad()")
 
 
 def network_state(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:

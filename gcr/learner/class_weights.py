@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcr.learner.labels import from_json, to_json
+from gcr.learner.labels import from_json, plain_label, to_json
 from gcr.settings import BadInput
 
 Given = str | Mapping[Any, float] | None
@@ -23,13 +24,23 @@ class ClassWeights:
 
     def __init__(self, given: Given, counts: Sequence[int] = ()) -> None:
         if isinstance(given, Mapping):
-            weights = list(given.values())
-            if not all(isinstance(weight, Real) and float(weight) >= 0 for weight in weights):
-                raise BadInput(f"class_weight must have weights >= 0, got {given!r}")
+            for label, weight in given.items():
+                if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:
+                    raise BadInput(f"class_weight must have finite weights >= 0, got {weight!r} for {label!r}")
+            given = {plain_label(label): float(weight) for label, weight in given.items()}
         elif given is not None and given != "balanced":
             raise BadInput(f'class_weight must be None, "balanced" or a weight per label, got {given!r}')
         self.given = given
         self.counts = list(counts)  # examples seen of each class, where that matters
+
+    def refuse_other(self, labels: Sequence[Hashable]) -> None:
+        """Keys of another type than that of the labels: their weights would never count."""
+        for key in self.given if labels and isinstance(self.given, Mapping) else ():
+            if type(key) is not type(labels[0]) and not (isinstance(key, Real) and isinstance(labels[0], Real)):
+                kind = f"{type(labels[0]).__name__} as {labels[0]!r}"
+                raise BadInput(
+                    f"class_weight must have labels as keys, {kind}, got {key!r} ({type(key).__name__}); convert it"
+                )
 
     def update(self, weights: Tensor, labels: Tensor, classes: Sequence[Hashable]) -> None:
         """Put the weights that go with a new batch into ``weights`` [outputs]. Outputs without a class have 1."""

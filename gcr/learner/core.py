@@ -18,12 +18,14 @@ from gcr.learner.checks import (
     checked_policy,
     checked_precision,
     network_state,
+    refuse_inference_mode,
 )
 from gcr.learner.class_weights import ClassWeights, Given
 from gcr.learner.engine import AT_ONCE, Engine
 from gcr.learner.head import grow_head, refuse_tied
 from gcr.learner.inputs import Layout, as_one
 from gcr.learner.labels import Labels
+from gcr.learner.turns import Turn, in_turn
 from gcr.learner.views import Augment, Own, Plain, make_views
 from gcr.memory import Policy
 from gcr.memory.examples import as_count
@@ -63,9 +65,10 @@ class Core:
         self.augment, self.frozen, self.head, self.seed = augment, frozen, head, as_count("seed", seed, 0, 2**31 - 1)
         self.labels = Labels(classes)
         self.class_weights, self.clip = ClassWeights(class_weight), checked_clip(clip)
+        self.class_weights.refuse_other(self.labels.known)
         self.device = checked_device(device, net)
         self.precision = checked_precision(precision, self.device)
-        self.fits = 0
+        self.fits, self.turn = 0, Turn()
         self.forgot = False  # whether examples were erased, which saved versions may still hold
         self.layout: Layout | None = None  # of what the network takes; known from the first batch on
         self.engine: Engine | None = None
@@ -75,10 +78,12 @@ class Core:
         """The labels in the order in which they came: that of the network's outputs."""
         return list(self.labels.known)
 
+    @in_turn
     def end_task(self) -> None:
         """Say that a task is over: where a selector chooses memory, it does so now."""
         self._engine("end_task").end_task()
 
+    @in_turn
     def logits(self, x: Any) -> Tensor:
         """Scores of the known classes, on the CPU: [n, classes]."""
         engine = self._engine("predict")
@@ -101,11 +106,21 @@ class Core:
             isinstance(layer, _BatchNorm) and not frozen_norm(layer) for layer in self.net.modules()
         )
 
+    def refuse_alone(self, n: int) -> None:
+        """An error where batches of ``n`` examples cannot be trained on."""
+        if n == 1 and self.needs_two:
+            raise BadInput(
+                "a batch of one example has no BatchNorm statistics; give two or more, or use a network with LayerNorm "
+                "or GroupNorm"
+            )
+
+    @in_turn
     def take(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """A batch as rows and class numbers on the device. New labels make the head grow."""
         rows, labels = self._rows_and_numbers(x, y)
         return self._features(rows.to(self.device, non_blocking=True)), labels.to(self.device)
 
+    @in_turn
     def learn_labels(self, y: Any, n: int) -> Tensor:
         """Class numbers [n] on the CPU."""
         values = self.labels.checked(y, n)
@@ -114,6 +129,7 @@ class Core:
             self.engine.grow(known)
         return self.labels.learn(values)
 
+    @in_turn
     def step(self, rows: Tensor, labels: Tensor, offers: bool = True) -> None:
         """Train on a batch from ``take``."""
         assert self.engine is not None
@@ -121,6 +137,7 @@ class Core:
             self.class_weights.update(weights, labels, self.labels.known)
         self.engine.step(rows, labels, offers)
 
+    @in_turn
     def follow_layers(self) -> None:
         """Layers may have been put into ``net``, or replaced, since the last step."""
         engine = self._engine("follow_layers")
@@ -128,6 +145,7 @@ class Core:
             raise BadInput("the head of net was replaced, which frozen=True does not follow; make a new Learner")
         engine.follow_layers()
 
+    @in_turn
     def take_all(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """The same for a whole task, which need not fit the device: rows stay where they are, numbers on the CPU."""
         rows, labels = self._rows_and_numbers(x, y)
@@ -152,6 +170,7 @@ class Core:
 
     def start(self, layout: Layout, example: Any, n_classes: int, attached: Network | None = None) -> None:
         """Prepare network, optimizer and memory for inputs of this layout."""
+        refuse_inference_mode()
         network = self.trunk = self.attach_head(layout, example) if attached is None else attached
         network_state(self.net)  # refuses what could not be saved, before anything is learned
         if layout.is_image:
@@ -191,22 +210,23 @@ class Core:
         )
         engine.made_optimizer, engine.state.clip = optimizer is not self.optimizer, self.clip
         if self.class_weights.given is not None:
-            engine.state.class_weights = torch.ones(engine.n_outputs, device=self.device)
+            engine.state.class_weights = torch.ones(engine.n_outputs, dtype=torch.float32, device=self.device)
         if len(self.labels):  # classes that net knows already
             self.method.note_remembered(torch.arange(len(self.labels), device=self.device), engine.state.extras)
         self.optimizer, self.layout, self.engine = optimizer, layout, engine
 
     def _rows_and_numbers(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """Rows where they are, numbers on the CPU. The first batch prepares everything."""
+        layout = self.layout or Layout.of(x)
+        rows = layout.rows(x)
+        values = self.labels.checked(y, len(rows))
         if self.layout is None:
-            layout = Layout.of(x)
-            self.start(layout, x, self._count_with(self.labels.checked(y, len(layout.rows(x)))))
-        assert self.layout is not None
-        rows = self.layout.rows(x)
-        return rows, self.learn_labels(y, len(rows))
+            self.start(layout, x, self._count_with(values))
+        return rows, self.learn_labels(values, len(rows))
 
     def _count_with(self, values: list[Hashable]) -> int:
         """Classes known with these labels. Memory must have room for an example of each."""
+        self.class_weights.refuse_other(values)
         new = self.labels.unknown(values)
         known = len(self.labels) + len(new)
         if new and self.policy is not None and known > self.policy.buffer:

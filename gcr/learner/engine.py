@@ -21,7 +21,14 @@ from gcr.models import Network
 from gcr.settings import BadInput, Misfit
 from gcr.training.loop import own_cuda_stream
 from gcr.training.numerics import computing
-from gcr.training.optimizer import AnyOptimizer, add_parameters, drop_parameters, make_capturable, trained_parameters
+from gcr.training.optimizer import (
+    AnyOptimizer,
+    add_parameters,
+    drop_parameters,
+    make_capturable,
+    new_parameters,
+    trained_parameters,
+)
 from gcr.training.randomness import EpochDraws, StepDraws, torch_randomness
 from gcr.training.reselect import order_by_herding, recompute_bn_on_memory, reselect
 from gcr.training.settings import Training
@@ -75,8 +82,7 @@ class Engine:
     def step(self, rows: Tensor, labels: Tensor, offers: bool = True) -> None:
         """Train on a batch on the device, and offer it to memory."""
         state, n = self.state, len(labels)
-        if self.learns != [parameter.requires_grad for parameter in self.layers]:
-            self._follow_layers()
+        self._follow_learning()
         if n > self.batch:
             self.batch = n
             self._make_runner()
@@ -159,6 +165,12 @@ class Engine:
             self.state.net.to(self.device)
             self._widen()
             self._follow_layers()
+        self._follow_learning()
+
+    def _follow_learning(self) -> None:
+        """Layers may have been frozen or unfrozen."""
+        if self.learns != [parameter.requires_grad for parameter in self.layers]:
+            self._follow_layers()
 
     def _widen(self) -> None:
         """What goes with the outputs, where the head has more of them."""
@@ -180,8 +192,13 @@ class Engine:
         state, now = self.state, list(self.state.net.parameters())
         if self.made_optimizer:
             learned = {parameter for parameter, learns in zip(self.layers, self.learns, strict=True) if learns}
+            new = new_parameters(state.optimizer, [p for p in now if p.requires_grad and p not in learned])
+            if new and self.own_values:
+                raise BadInput(
+                    "layers that are to learn cannot come under a schedule; unfreeze or add them between fits"
+                )
             drop_parameters(state.optimizer, set(self.layers).difference(now))
-            add_parameters(state.optimizer, [p for p in now if p.requires_grad and p not in learned])
+            add_parameters(state.optimizer, new)
             if self.mode != "eager":
                 make_capturable(state.optimizer)
         state.parameters = trained_parameters(state.optimizer, state.net)

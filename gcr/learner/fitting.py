@@ -64,6 +64,8 @@ class Options:
 
 
 def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
+    if isinstance(x, Iterator) and y is None and options.epochs != 1 and not learner.frozen:
+        raise BadInput("x is gone through once per epoch, got an iterator, which ends once; give a list, or epochs=1")
     source = make_source(learner, x, y, options.batch, options.image, options.label)
     steps = source.steps or 0
     epochs = options.epochs or max(LEAST_EPOCHS, -(-LEAST_STEPS // (steps or LEAST_STEPS)))
@@ -73,16 +75,19 @@ def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
         try:
             for epoch in range(epochs):
                 metrics = training.epoch(epoch)
-                stop = options.on_epoch is not None and options.on_epoch(learner, metrics) is True
-                if best.enough(metrics.validation, training.engine) or stop:
+                said = options.on_epoch(learner, metrics) if options.on_epoch is not None else None
+                with learner.turn:
+                    enough = best.enough(metrics.validation, training.engine)
+                if enough or (isinstance(said, bool | np.bool_) and said):
                     break
         finally:
             training.restore_values()
+    with learner.turn:
         best.restore(training.engine)
-    if epochs > 1:
-        training.engine.refresh_logits()
-    learner.fits += 1
-    learner.end_task()
+        if epochs > 1:
+            training.engine.refresh_logits()
+        learner.fits += 1
+        learner.end_task()
 
 
 class Training:
@@ -111,11 +116,14 @@ class Training:
                 state.correct.zero_()
                 self.learner.follow_layers()
                 self._begin()
+                if number == 0:
+                    self._check_validation()
             late = len(self.learner.labels) > self.known and number > 0  # classes that a loader did not bring before
             offers = number == 0 or (late and int(labels.max()) >= self.known)
             if len(labels) == 1 and self.learner.needs_two:  # no batch statistics: remembered, not trained on
                 if offers:
-                    self.engine.remember(rows, labels)
+                    with self.learner.turn:
+                        self.engine.remember(rows, labels)
                 continue
             self.learner.step(rows, labels, offers)
             if self.scheduler is not None:
@@ -172,9 +180,16 @@ class Training:
         if validation is not None:
             value = self._validated(validation)
         if self.show or self.options.on_epoch:
-            on_memory = accuracy_on_memory(self.engine)
+            with self.learner.turn:
+                on_memory = accuracy_on_memory(self.engine)
         loss, right = float(state.loss_sum) / seen, int(state.correct) / seen
         return FitEpoch(number + 1, self.epochs, loss, right, on_memory, value)
+
+    def _check_validation(self) -> None:
+        """What can be said of it before training."""
+        given, layout = self.options.validation, self.learner.layout
+        if isinstance(given, tuple) and len(given) == 2 and layout is not None:
+            self.learner.labels.look_up(given[1], len(layout.rows(given[0])))
 
     def _validated(self, validation: Any) -> float:
         if callable(validation):

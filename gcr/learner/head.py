@@ -42,7 +42,7 @@ def refuse_computed(head: nn.Linear) -> None:
     """A new object replaces each parameter, which a computed weight would not see."""
     if "weight" not in head._parameters:
         raise BadInput(
-            "the head cannot grow: its weight is computed from other tensors (weight_norm, spectral_norm); "
+            "the head cannot grow or be cut: its weight is computed from other tensors (weight_norm, spectral_norm); "
             "give net one output per class from the start, or a plain nn.Linear as its head"
         )
 

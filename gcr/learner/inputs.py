@@ -12,6 +12,7 @@ network is called.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -114,9 +115,9 @@ class Layout:
         return torch.cat(flat, 1)
 
     def inputs(self, rows: Tensor) -> Any:
-        """The opposite of ``rows``."""
+        """The opposite of ``rows``: copies, for networks and augmentations that change what they are given."""
         if self.kind == "tensor":
-            return rows
+            return rows.clone()
         tensors, start = {}, 0
         for part in self.parts:
             raw = rows[:, start : start + part.nbytes].clone(memory_format=torch.contiguous_format).flatten()
@@ -195,7 +196,9 @@ def _from_numpy(name: str, values: Any) -> Tensor:
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    with warnings.catch_warnings():  # nothing writes to it: networks get copies
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a file mapped for reading
+        return torch.from_numpy(array)
 
 
 def as_one(x: Any, names: tuple[Hashable, ...] = ()) -> Any:

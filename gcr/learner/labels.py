@@ -50,11 +50,12 @@ class Labels:
 
     def of(self, numbers: Tensor) -> np.ndarray:
         """The labels of some numbers. An array of objects where labels are tuples or the like."""
-        table = np.empty(len(self.known), dtype=object)
-        table[:] = self.known
-        if all(isinstance(label, str | int | float) for label in self.known):
-            plain = np.array(self.known)
-            if plain.tolist() == self.known:  # not so for numbers beyond 64 bits
+        known = list(self.known)  # as it is now: another thread may learn more
+        table = np.empty(len(known), dtype=object)
+        table[:] = known
+        if all(isinstance(label, str | int | float) for label in known):
+            plain = np.array(known)
+            if plain.tolist() == known:  # not so for numbers beyond 64 bits
                 table = plain
         chosen: np.ndarray = table[numbers.cpu().numpy()]
         return chosen

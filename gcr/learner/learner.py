@@ -21,14 +21,18 @@ import torch
 from torch import Tensor, nn
 
 from gcr.learner import fitting, saving
-from gcr.learner.checks import refuse_without_gradients
+from gcr.learner.checks import refuse_inference_mode, refuse_without_gradients
 from gcr.learner.core import Core
 from gcr.learner.engine import AT_ONCE, Engine
+from gcr.learner.head import cut_or_grow
 from gcr.learner.inputs import Layout
+from gcr.learner.labels import plain_labels
 from gcr.learner.memory_view import Memory
+from gcr.learner.turns import in_turn
 from gcr.memory import Buffer
 from gcr.methods import Method
 from gcr.methods.ema import copy_in
+from gcr.models import attach
 from gcr.models.network import HeadAlone
 from gcr.settings import BadInput
 from gcr.training.reselect import holding
@@ -86,14 +90,12 @@ class Learner(Core):
         fitting.fit(self, x, y, options)
         return self
 
+    @in_turn
     def observe(self, x: Any, y: Any) -> Tensor:
         """One step on one batch, which is then offered to memory. Returns the loss, on the device."""
         refuse_without_gradients()
-        if len(y) == 1 and self.needs_two:
-            raise BadInput(
-                "a batch of one example has no BatchNorm statistics; give two or more, or use a network with LayerNorm "
-                "or GroupNorm"
-            )
+        y = plain_labels(y)
+        self.refuse_alone(len(y))
         rows, labels = self.take(x, y)
         assert self.engine is not None
         self.follow_layers()
@@ -102,14 +104,17 @@ class Learner(Core):
         self.step(rows, labels)
         return state.loss_sum / len(labels)
 
+    @in_turn
     def remember(self, x: Any, y: Any) -> None:
         """Offer examples to memory without training on them, as those that ``net`` was trained on before."""
+        refuse_inference_mode()
         rows, labels = self.take_all(x, y)
         assert self.engine is not None
         self.follow_layers()
         for part, numbers in zip(rows.split(AT_ONCE), labels.split(AT_ONCE), strict=True):
             self.engine.remember(part.to(self.device), numbers.to(self.device))
 
+    @in_turn
     def learn_one(self, x: Any, y: Hashable) -> Self:
         """One step on one example: a tensor, or a dict of numbers with the same keys each time."""
         self.observe(self._one(x), [y])
@@ -123,20 +128,24 @@ class Learner(Core):
         """The label of each example."""
         return self.labels.of(self.logits(x).argmax(1))
 
+    @in_turn
     def predict_proba(self, x: Any, labels: Sequence[Hashable] | None = None) -> np.ndarray:
         """[n, classes], in the order of ``classes``, or of ``labels``."""
         probabilities = self.logits(x).softmax(1)
         if labels is not None:
+            labels = plain_labels(labels, "labels")
             numbers = self.labels.look_up(labels)
             if missing := [label for label, number in zip(labels, numbers.tolist(), strict=True) if number < 0]:
                 raise BadInput(f"labels must be known to the learner, got {missing[0]!r}; it knows {self._known()}")
             probabilities = probabilities[:, numbers]
         return probabilities.numpy()
 
+    @in_turn
     def predict_one(self, x: Any) -> Hashable:
         """The label of one example; None before anything was learned."""
         return None if self.engine is None else self.classes[int(self.logits(self._one(x)).argmax(1))]
 
+    @in_turn
     def predict_proba_one(self, x: Any) -> dict[Hashable, float]:
         """The probability of each label; empty before anything was learned."""
         if self.engine is None:
@@ -151,8 +160,9 @@ class Learner(Core):
         engine, buffer = self._with_memory("memory")
         assert self.layout is not None
         layout = Layout.of_rows(engine.shape, engine.dtype) if self.frozen else self.layout
-        return Memory(buffer, layout, self.labels, engine)
+        return Memory(buffer, layout, self.labels, engine, self.turn)
 
+    @in_turn
     def memory_bytes(self, x: Any) -> int:
         """What memory will take for examples like those of ``x``, and the method's own tensors, as averages of weights.
         Known before training."""
@@ -172,18 +182,23 @@ class Learner(Core):
         own = sum(tensor.nbytes for tensor in extras.values())
         return own + (self.policy.nbytes(shape, n_outputs, dtype) if self.policy else 0)
 
+    @in_turn
     def predictor(self) -> nn.Module:
-        """The network that predicts, as a module of its own in evaluation mode: a copy of ``net``, with averaged
-        weights where the method averages them (``GcrPlus``, ``ClsEr``). It takes what ``net`` takes: uint8 is not
-        scaled to [0, 1], and nothing is normalised as by ``gcr.augment.Views``."""
+        """The network that predicts, as a module of its own in evaluation mode: a copy of ``net`` without outputs
+        that have no class, with averaged weights where the method averages them (``GcrPlus``, ``ClsEr``). It takes
+        what ``net`` takes: uint8 is not scaled to [0, 1], and nothing is normalised as by ``gcr.augment.Views``."""
         engine = self._engine("predictor")
         engine.refuse_diverged()
         method = engine.method
         if not method.predictor and type(method).predict is not Method.predict:
             raise BadInput(f"{method.name} predicts by a rule of its own, not by a network; use predict")
         with torch.no_grad(), holding(engine.state.net, copy_in(method.predictor, engine.state.extras)):
-            return deepcopy(self.net).eval()
+            net = _copy(self.net)
+        head = attach(net, None, head=getattr(self.trunk, "head_name", None)).head
+        cut_or_grow(head, len(self.labels), self.seed)
+        return net.eval()
 
+    @in_turn
     def forget(self, rows: Any) -> int:
         """Erase examples from memory and return their number: ``rows`` are a mask over ``memory``, or numbers of its
         rows. From then on ``save`` removes the versions before. What the network learned stays in its weights."""
@@ -206,6 +221,7 @@ class Learner(Core):
 
     # Saving.
 
+    @in_turn
     def save(self, path: str | Path) -> None:
         """Write everything to the folder ``path``, atomically; the version before it is kept there."""
         saving.save(self, path)
@@ -219,6 +235,7 @@ class Learner(Core):
         """
         return saving.load(cls, path, net, version, given)
 
+    @in_turn
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What ``save`` writes: values that JSON can hold, and tensors by name."""
         return saving.state(self)
@@ -227,3 +244,14 @@ class Learner(Core):
     def from_state(cls, about: Mapping[str, Any], tensors: Mapping[str, Tensor], net: nn.Module, **given: Any) -> Self:
         """The opposite of ``state``."""
         return saving.from_state(cls, about, tensors, net, given)
+
+
+def _copy(net: nn.Module) -> nn.Module:
+    """Also of a network that keeps activations of its last pass, which torch does not copy."""
+    kept = [value for layer in net.modules() for value in vars(layer).values() if isinstance(value, Tensor)]
+    memo = {id(tensor): tensor.detach().clone() for tensor in kept if not tensor.is_leaf}
+    try:
+        return deepcopy(net, memo)
+    except (RuntimeError, TypeError) as error:
+        why = str(error).splitlines()[0]
+        raise BadInput(f"net cannot be copied ({why}); let its layers keep nothing of a pass, or detach() it") from None

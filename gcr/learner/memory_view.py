@@ -14,6 +14,7 @@ from torch import Tensor
 from gcr.learner.engine import Engine
 from gcr.learner.inputs import Layout
 from gcr.learner.labels import Labels
+from gcr.learner.turns import Turn, in_turn
 from gcr.memory import Buffer
 from gcr.methods import Batch
 from gcr.select import GradApprox, Pool
@@ -24,8 +25,8 @@ from gcr.training.reselect import make_pool
 class Memory:
     """What is remembered, row by row, as the learner's user knows it. Copies, on the CPU."""
 
-    def __init__(self, buffer: Buffer, layout: Layout, labels: Labels, engine: Engine) -> None:
-        self._buffer, self._layout, self._labels, self._engine = buffer, layout, labels, engine
+    def __init__(self, buffer: Buffer, layout: Layout, labels: Labels, engine: Engine, turn: Turn) -> None:
+        self._buffer, self._layout, self._labels, self._engine, self.turn = buffer, layout, labels, engine, turn
 
     @property
     def examples(self) -> Any:
@@ -66,6 +67,7 @@ class Memory:
         found = Counter(self._column("label").tolist())
         return {label: found[number] for number, label in enumerate(self._labels.known)}
 
+    @in_turn
     def pool(self) -> Pool:
         """The same examples with the features and residuals of now, for ``gcr.explain`` and ``gcr.select_coreset``."""
         engine, buffer = self._engine, self._buffer
@@ -91,5 +93,6 @@ class Memory:
     def __repr__(self) -> str:
         return f"Memory({len(self)} of {self.capacity} examples, {self.nbytes / 1e6:.2f} MB)"
 
+    @in_turn
     def _column(self, name: str) -> Tensor:
         return self._buffer.columns[name][self._buffer.filled_rows()].cpu()

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gcr.learner import hugging_face
 from gcr.learner.core import Core
+from gcr.learner.labels import plain_labels
 from gcr.memory.randomness import generator
 from gcr.settings import BadInput
 
@@ -91,17 +92,21 @@ def make_source(learner: Core, x: Any, y: Any, batch: int, image: Any, label: st
     elif y is None and isinstance(x, tuple) and len(x) == 2:
         x, y = x
     if y is not None:
+        y = plain_labels(y)
+        learner.refuse_alone(min(batch, len(y)))
         rows, labels = learner.take_all(x, y)
         return Arrays(rows, labels, batch, learner.device, learner.seed, learner.fits)
     if isinstance(x, Tensor | np.ndarray | str):
         raise BadInput("y must be given with x; x alone must be a Dataset, a DataLoader or a Hugging Face dataset")
     if isinstance(x, DataLoader | IterableDataset):
         loader = DataLoader(x, batch) if isinstance(x, IterableDataset) else x
+        learner.refuse_alone(loader.batch_size or 0)  # None: the user's own sampler makes batches
         return _cached(learner, Loader(learner, loader, image, label), batch)
     by_number = _has_numbers(x)
     if by_number and not len(x):
         raise BadInput("x must have at least one example, got an empty dataset")
     if by_number and _holds_examples("x", x):
+        learner.refuse_alone(min(batch, len(x)))
         return _cached(learner, Items(learner, x, batch, image, label), batch)
     if hasattr(x, "__iter__") and not isinstance(x, Tensor):
         return _cached(learner, Loader(learner, x, image, label), batch)

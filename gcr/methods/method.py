@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -43,8 +44,11 @@ class Batch:
         return self.views[0]
 
     def cross_entropy(self, logits: Tensor) -> Tensor:
-        """The mean over the batch, that of new examples: ()."""
-        return F.cross_entropy(logits, self.labels, self.class_weights)
+        """The mean over the batch, that of new examples: (). 0 where all of them have weight 0."""
+        if self.class_weights is None:
+            return F.cross_entropy(logits, self.labels)
+        counts = self.class_weights[self.labels].any()
+        return F.cross_entropy(logits, self.labels, torch.where(counts, self.class_weights, 1.0)) * counts
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ Call = Callable[[nn.Module, Tensor], Any]  # a network and a batch as memory kee
 
 
 def call_plainly(net: nn.Module, batch: Tensor) -> Any:
-    return net(batch)
+    return net(batch.clone())  # it may change its input in place, and a batch is passed several times
 
 
 class Attached(Network):

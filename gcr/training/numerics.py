@@ -8,7 +8,7 @@ fp32 on a CPU. Selection of a buffer never computes in bfloat16.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -31,7 +31,8 @@ def resolved(precision: str, device: torch.device) -> str:
 def computing(precision: str, device: torch.device, autocast: bool = True) -> Iterator[None]:
     """Kernels launched inside compute at this (resolved) precision."""
     if device.type == "cpu" and precision == "fp32":
-        yield
+        with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext():
+            yield
         return
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"

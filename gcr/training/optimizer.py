@@ -34,15 +34,19 @@ def trained_parameters(optimizer: AnyOptimizer, net: nn.Module) -> list[nn.Param
     return wanted
 
 
-def add_parameters(optimizer: AnyOptimizer, parameters: Sequence[nn.Parameter]) -> None:
-    """Those that it does not hold, as a group of their own with its first values."""
+def new_parameters(optimizer: AnyOptimizer, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+    """Those that it does not hold."""
+    groups = [optimizer.parameters] if isinstance(optimizer, Sgd) else [g["params"] for g in optimizer.param_groups]
+    held = {parameter for group in groups for parameter in group}
+    return [parameter for parameter in parameters if parameter not in held]
+
+
+def add_parameters(optimizer: AnyOptimizer, new: Sequence[nn.Parameter]) -> None:
+    """As a group of their own with its first values."""
     if isinstance(optimizer, Sgd):
-        held = set(optimizer.parameters)
-        optimizer.parameters = [*optimizer.parameters, *(p for p in parameters if p not in held)]
-        return
-    held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-    if new := [parameter for parameter in parameters if parameter not in held]:
-        optimizer.add_param_group({"params": new})
+        optimizer.parameters = [*optimizer.parameters, *new]
+    elif new:
+        optimizer.add_param_group({"params": list(new)})
 
 
 def drop_parameters(optimizer: AnyOptimizer, parameters: Collection[nn.Parameter]) -> None:
@@ -63,6 +67,7 @@ def apply_gradients(
         reached = {id(p): g for p, g in zip(parameters, gradients, strict=True)}
         optimizer.step([reached.get(id(p)) for p in optimizer.parameters])
         return
+    optimizer.zero_grad(set_to_none=True)  # of others: they would move layers that are frozen
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
     try:
@@ -74,6 +79,8 @@ def apply_gradients(
 def clip_gradients(gradients: Sequence[Tensor | None], most: float) -> None:
     """Scale them so that their norm, all together, is at most ``most``."""
     reached = [gradient for gradient in gradients if gradient is not None]
+    if any(gradient.is_sparse for gradient in reached):
+        raise BadInput("clip must be None with sparse gradients; leave it out, or make embeddings with sparse=False")
     norm = torch.nn.utils.get_total_norm(reached)
     torch._foreach_mul_(reached, (most / (norm + 1e-6)).clamp_max(1.0))
 

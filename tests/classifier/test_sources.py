@@ -1,6 +1,7 @@
 """What users point at: class folders, tables of paths, tables of features; and what is wrong with them."""
 
 import math
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -123,6 +124,34 @@ def test_a_parquet_column_of_numbers_is_a_feature(tmp_path):
 
     parquet.write_table(pyarrow.table({"image": [0.5, 2.0], "label": ["x", "y"]}), tmp_path / "rows.parquet")
     assert find_labelled(tmp_path / "rows.parquet").values.tolist() == [[0.5], [2.0]]
+
+
+def test_a_parquet_column_of_lists_is_a_feature_for_each_place(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    def found(**columns):
+        parquet.write_table(pyarrow.table({**columns, "label": ["x", "y"]}), tmp_path / "rows.parquet")
+        return find_labelled(tmp_path / "rows.parquet")
+
+    given = found(image=[[0.5, 2.0], [1.0, 3.0]], a=[7, 8])
+    assert (given.names, given.values.tolist()) == (["image[0]", "image[1]", "a"], [[0.5, 2.0, 7], [1.0, 3.0, 8]])
+    for uneven in ([[0.5, 2.0], [1.0]], [[0.5, 2.0], None], [[], []]):
+        with pytest.raises(BadInput, match=r'column "e" of .* must hold lists of one length'):
+            found(e=uneven)
+    with pytest.raises(BadInput, match=r'column "e\[0\]" of .* must hold lists of one length'):
+        found(e=[[[0.5]], [[1.0]]])
+    with pytest.raises(BadInput, match=r'two columns "e\[0\]"'):
+        found(**{"e": [[0.5], [1.0]], "e[0]": [1, 2]})
+
+
+def test_accents_are_written_in_one_way(tmp_path):
+    composed, decomposed = (normalize(form, "café") for form in ("NFC", "NFD"))
+    picture(tmp_path / "a" / composed / "0.png")
+    picture(tmp_path / "b" / decomposed / "1.png")
+    (tmp_path / "rows.csv").write_text(f"a,label\n1,{composed}\n2,{decomposed}\n")
+    for place, n in (("a", 1), ("b", 1), ("rows.csv", 2)):
+        assert find_labelled(tmp_path / place).labels == [composed] * n
 
 
 @pytest.mark.filterwarnings("error")

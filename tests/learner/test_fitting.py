@@ -195,6 +195,40 @@ def test_class_weights_are_those_of_cross_entropy():
     assert float(loss) == pytest.approx(float(expected.detach()), rel=1e-6)
 
 
+def test_a_batch_whose_classes_all_have_weight_0_changes_nothing():
+    net = mlp()
+    learner = gcr.Learner(net, memory=10, class_weight={"bee": 0.0}, optimizer=lambda p: gcr.Sgd(p, 0.1))
+    learner.observe(X, Y)
+    before = mlp()
+    before.load_state_dict(net.state_dict())
+    learner.engine.state.memory.columns["weight"].zero_()
+    assert float(learner.observe(X[40:], Y[40:])) == 0
+    assert same_weights(net, before)
+
+
+def test_class_weights_of_numpy_are_saved(tmp_path):
+    labels, counts = np.unique(NUMBERS.numpy(), return_counts=True)
+    weights = dict(zip(labels, counts.astype(np.float32), strict=True))
+    gcr.Learner(mlp(), memory=10, class_weight=weights).fit(X, NUMBERS, epochs=1).save(tmp_path / "state")
+    assert gcr.Learner.load(tmp_path / "state", mlp()).class_weights.given == {0: 40.0, 1: 40.0}
+
+
+@pytest.mark.parametrize("weight", [float("inf"), float("nan"), -1.0, "1"])
+def test_class_weights_must_be_finite(weight):
+    with pytest.raises(BadInput, match=r"class_weight must have finite weights >= 0, got .* for 'bee'"):
+        gcr.Learner(mlp(), class_weight={"ant": 1.0, "bee": weight})
+
+
+def test_class_weights_of_labels_of_another_type_are_refused():
+    learner = gcr.Learner(mlp(), class_weight={"0": 100.0})
+    with pytest.raises(BadInput, match=r"class_weight must have labels as keys, int as 0, got '0' \(str\)"):
+        learner.fit(X, NUMBERS)
+    assert not learner.classes
+    with pytest.raises(BadInput, match="class_weight must have labels as keys"):
+        gcr.Learner(mlp(), class_weight={"0": 100.0}, classes=[0, 1])
+    gcr.Learner(mlp(), class_weight={0: 2.0}).fit(X, NUMBERS == 1, epochs=1)  # false is 0
+
+
 def test_balanced_class_weights_follow_what_was_seen():
     learner = gcr.Learner(mlp(), memory=10, class_weight="balanced")
     learner.observe(X[:10], Y[:10])
@@ -446,3 +480,57 @@ def test_a_first_epoch_whose_validation_is_nan_is_not_the_best():
     learner = gcr.Learner(mlp(), memory=20)
     learner.fit(X, NUMBERS, epochs=6, validation=lambda _: next(values), patience=2)
     assert next(values, None) is None
+
+
+@pytest.mark.parametrize("method", [None, GcrPlus()], ids=["er-ace", "gcr+"])
+def test_the_precision_is_the_learners_own_inside_an_autocast_of_others(method):
+    def taught():
+        learner = gcr.Learner(mlp(), memory=10, method=method).fit(X, NUMBERS, epochs=2)
+        return learner.net, learner.logits(X), learner.memory.logits
+
+    plain = taught()
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = taught()
+        assert torch.is_autocast_enabled("cpu")
+    assert same_weights(plain[0], inside[0])
+    assert all(map(torch.equal, plain[1:], inside[1:]))
+
+
+def test_what_can_be_gone_through_once_is_refused_before_training():
+    learner = gcr.Learner(mlp(), memory=10)
+    for epochs in (None, 2):
+        with pytest.raises(BadInput, match="x is gone through once per epoch, got an iterator"):
+            learner.fit(iter([(X, NUMBERS)]), epochs=epochs)
+    assert learner.engine is None
+    learner.fit(iter([(X, NUMBERS)]), epochs=1)
+    gcr.Learner(mlp(), memory=10, frozen=True).fit(iter([(X, NUMBERS)]), epochs=2)  # features are computed once
+
+
+def test_one_example_without_batch_statistics_is_refused_before_it_is_learned():
+    learner = gcr.Learner(nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), memory=10)
+    for given in ((X, NUMBERS), (TensorDataset(X, NUMBERS),), (Stream(),), (DataLoader(Pairs(), 1),)):
+        with pytest.raises(BadInput, match="a batch of one example"):
+            learner.fit(*given, batch=1)
+    with pytest.raises(BadInput, match="a batch of one example"):
+        learner.fit(X[:1], [99])
+    assert learner.engine is None
+    assert not learner.classes
+
+
+@pytest.mark.parametrize("given", [(X, NUMBERS), (TensorDataset(X, NUMBERS),)], ids=["tensors", "dataset"])
+@pytest.mark.parametrize(
+    ("validation", "message"),
+    [((X, Y), "labels must be of one type"), ((X, Y[:3]), "a label per example"), ((X[:, :3], NUMBERS), "x must be")],
+)
+def test_validation_that_cannot_be_scored_is_refused_before_training(given, validation, message):
+    learner = gcr.Learner(mlp(), memory=10)
+    with pytest.raises(BadInput, match=message):
+        learner.fit(*given, epochs=1, validation=validation)
+    assert learner.engine.state.steps == 0
+
+
+@pytest.mark.parametrize(("said", "epochs"), [(np.True_, 1), (True, 1), (np.False_, 3), (1, 3), (None, 3)])
+def test_a_callback_stops_training_by_true_of_python_or_numpy(said, epochs):
+    seen = []
+    gcr.Learner(mlp(), memory=10).fit(X, NUMBERS, epochs=3, on_epoch=lambda *_: (seen.append(1), said)[1])
+    assert len(seen) == epochs

@@ -1,5 +1,6 @@
 """Data, labels and networks of usual kinds that look like others, and what is said of those that cannot be."""
 
+import warnings
 from enum import Enum, IntEnum, StrEnum
 from typing import NamedTuple
 
@@ -12,7 +13,9 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 import gcr
+from gcr.learner.inputs import as_rows
 from gcr.learner.labels import Labels
+from gcr.methods import ClsEr, GcrPlus
 from gcr.settings import BadInput
 
 X, WORDS = blobs([A, B])
@@ -221,3 +224,71 @@ def test_labels_of_another_type_are_refused_in_score():
     learner = gcr.Learner(mlp(), memory=5).fit(X, [0, 1] * 40, epochs=1)
     with pytest.raises(BadInput, match="labels must be of one type, int as the first, got '0'"):
         learner.score(X, ["0", "1"] * 40)
+
+
+class Centred(nn.Module):
+    """Subtracts what it has learned from its input in place."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.mean = net, nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return self.net(x.sub_(self.mean))
+
+
+class CentredInCopies(Centred):
+    def forward(self, x):
+        return super().forward(x.clone())
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("method", [None, GcrPlus(), ClsEr()], ids=["er-ace", "gcr+", "cls-er"])
+def test_a_network_that_changes_its_input_in_place(method, frozen):
+    one, other = (
+        gcr.Learner(make(mlp()), memory=20, method=method, frozen=frozen) for make in (Centred, CentredInCopies)
+    )
+    given = X.clone()
+    for learner in (one, other):
+        learner.remember(given[:8], WORDS[:8])
+        learner.fit(given, WORDS, epochs=2, validation=(given, WORDS))
+        learner.observe(given, WORDS)
+        learner.learn_one(given[0], "ant")
+    assert torch.equal(one.logits(given), other.logits(given))
+    assert torch.equal(one.memory.pool().features, other.memory.pool().features)
+    assert torch.equal(given, X)
+
+
+def test_labels_that_can_be_looked_at_once():
+    learner = gcr.Learner(mlp(), memory=20)
+    learner.remember(X, iter(WORDS))
+    learner.observe(X, iter(WORDS))
+    assert learner.fit(X, iter(WORDS), epochs=2).classes == ["ant", "bee"]
+
+
+def test_memory_of_inference_mode_is_refused():
+    learner = gcr.Learner(mlp(), memory=20)
+    for _ in range(2):
+        with torch.inference_mode(), pytest.raises(BadInput, match=r"cannot be trained later; use torch\.no_grad\(\)"):
+            learner.remember(X, WORDS)
+        with torch.no_grad():
+            learner.remember(X, WORDS)
+    assert learner.fit(X, WORDS, epochs=1).score(X, WORDS) > 0
+
+
+def test_a_file_mapped_for_reading_is_not_copied(tmp_path):
+    np.save(tmp_path / "x.npy", X.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = as_rows("x", mapped)
+        learner = gcr.Learner(Centred(mlp()), memory=20).fit(mapped, WORDS, epochs=1, validation=(mapped, WORDS))
+        assert len(learner.predict(mapped)) == 80
+    assert rows.data_ptr() == mapped.ctypes.data
+
+
+def test_clipping_needs_dense_gradients():
+    net = nn.Sequential(nn.EmbeddingBag(20, 8, sparse=True), nn.Linear(8, 2))
+    learner = gcr.Learner(net, memory=20, clip=1.0, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    with pytest.raises(BadInput, match="clip must be None with sparse gradients"):
+        learner.observe(torch.arange(14).reshape(2, 7), ["ant", "bee"])

@@ -173,6 +173,39 @@ def test_the_predictor_is_a_network_of_its_own(method, frozen):
     assert all(torch.equal(t, weights[name]) for name, t in own.state_dict().items())
 
 
+@by_name
+def test_the_predictor_has_an_output_per_class(method):
+    torch.manual_seed(0)
+    own = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 20))
+    learner = Learner(own, memory=12, method=method).fit(X, Y, epochs=1)
+    predictor = learner.predictor()
+    torch.testing.assert_close(predictor(X).softmax(1), torch.from_numpy(learner.predict_proba(X)))
+    assert (predictor[2].out_features, own[2].out_features) == (2, 20)
+    assert learner.fit(*blobs([C], n=20), epochs=1).predictor()(X).shape == (80, 3)
+
+
+class Keeping(nn.Module):
+    """Keeps what its layers gave."""
+
+    def __init__(self, keep):
+        super().__init__()
+        self.body, self.head, self.keep = nn.Linear(8, 16), nn.Linear(16, 2), keep
+
+    def forward(self, x):
+        self.last = self.keep(self.body(x))
+        return self.head(self.last[0])
+
+
+def test_the_predictor_of_a_network_that_keeps_activations():
+    learner = Learner(Keeping(lambda given: given[None]), memory=12).fit(X, Y, epochs=1)
+    learner.observe(X, Y)
+    torch.testing.assert_close(learner.predictor()(X), learner.logits(X))
+    learner = Learner(Keeping(lambda given: [given]), memory=12)
+    learner.observe(X, Y)
+    with pytest.raises(BadInput, match="net cannot be copied"):
+        learner.predictor()
+
+
 def test_a_rule_that_is_no_network_has_no_predictor():
     class Nearest(ErAce):
         def predict(self, net, images, extras):
@@ -344,3 +377,33 @@ def test_balanced_weights_count_examples_not_passes():
     learner = Learner(net(), memory=12, class_weight="balanced").fit(X, Y, epochs=4)
     learner.fit(*blobs([C], n=20), epochs=2)
     assert learner.class_weights.counts == [Y.count(label) for label in learner.classes[:2]] + [20]
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, gcr.Sgd], ids=["torch", "ours"])
+def test_gradients_from_before_do_not_move_frozen_layers(optimizer):
+    own = net()
+    nn.functional.cross_entropy(own(X), torch.tensor([0, 1] * 40)).backward()
+    own[0].requires_grad_(False)
+    before = own[0].weight.clone()
+    Learner(own, memory=12, optimizer=optimizer([*own.parameters()], lr=0.5)).observe(X, Y)
+    assert torch.equal(own[0].weight, before)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        lambda optimizer, steps: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=steps),
+        lambda optimizer, steps: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps),
+        lambda optimizer, steps: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps),
+    ],
+    ids=["one-cycle", "cosine", "lambda"],
+)
+def test_layers_are_unfrozen_between_fits_and_not_under_a_schedule(schedule):
+    own = net(frozen=(0,))
+    learner = Learner(own, memory=12)
+    with pytest.raises(BadInput, match="unfreeze or add them between fits"):
+        learner.fit(X, Y, epochs=2, schedule=schedule, on_epoch=lambda *_: own[0].requires_grad_(True))
+    before = own[0].weight.clone()
+    learner.fit(X, Y, epochs=2, schedule=schedule)
+    assert not torch.equal(own[0].weight, before)
+    assert {group["lr"] for group in learner.optimizer.param_groups} == {0.001}

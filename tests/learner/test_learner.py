@@ -1,8 +1,12 @@
 """gcr.Learner as a user has it: any network, any data, new classes at any time."""
 
+import pickle
 import random
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -375,6 +379,8 @@ def softmaxed():
         (lambda x, y: gcr.Learner(mlp()).fit(x, y, epochs=1).observe(x.double().long(), y), "as in the first batch"),
         (lambda x, y: gcr.Learner(mlp()).fit(x, y, epochs=1).predict_proba(x, ["dog"]), "known to the learner"),
         (lambda x, y: gcr.Learner(mlp()).fit(x, "ant" * 27), "y must be a sequence"),
+        (lambda x, y: gcr.Learner(mlp()).observe(x[0], 1), "y must be a sequence of labels"),
+        (lambda x, y: gcr.Learner(mlp()).observe(x[:1], torch.tensor(1)), "y must have one dimension"),
     ],
 )  # fmt: skip
 def test_bad_input(act, message):
@@ -544,3 +550,68 @@ def test_a_memory_that_forgot_everything_is_filled_again():
         learner.forget([20])
     with pytest.raises(BadInput, match="finetune keeps no memory"):
         gcr.Learner(mlp(), method=Finetune()).fit(*blobs([A, B]), epochs=1).forget([0])
+
+
+@pytest.mark.parametrize("method", [None, Gcr()], ids=["default", "gcr"])
+def test_examples_of_new_classes_enter_a_memory_that_would_admit_only_what_is_classified_right(method):
+    """They are offered once, in the first epoch."""
+    learner = gcr.Learner(mlp(), memory=gcr.GCR(memory=60).memory, method=method, optimizer=quick)
+    for labels in ([A, B], [C]):
+        learner.fit(*blobs(labels), epochs=3)
+    assert all(n > 10 for n in learner.memory.counts().values())
+
+
+class Watched(nn.Module):
+    """Counts passes at a time, and those in the mode of others: training has gradients, prediction has none."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.inside, self.most, self.odd = mlp(), 0, 0, 0
+
+    def forward(self, x):
+        self.inside += 1
+        time.sleep(0.001)  # for others to come
+        self.most, self.odd = max(self.most, self.inside), self.odd + (self.training != torch.is_grad_enabled())
+        self.inside -= 1
+        return self.net(x)
+
+
+def test_calls_of_several_threads_take_turns():
+    x, y = blobs([A, B])
+    net = Watched()
+    learner = gcr.Learner(net, memory=12, method=GcrPlus()).fit(x, y, epochs=1)
+    expected = learner.predict_proba(x)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(np.array_equal(found, expected) for found in pool.map(learner.predict_proba, [x] * 12))
+        calls = [lambda: learner.fit(x, y, epochs=1), lambda: learner.observe(x, y), learner.memory.pool]
+        done = [pool.submit(call) for call in [*calls, *[lambda: learner.predict(x)] * 12, *calls]]
+        assert not [error for one in done if (error := one.exception())]
+    assert (net.most, net.odd) == (1, 0)
+    assert all(isinstance(parameter, nn.Parameter) for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda learner: pickle.loads(pickle.dumps(learner))])
+def test_a_copy_does_not_wait_for_the_learner(copied):
+    x, y = blobs([A, B])
+    learner = gcr.Learner(mlp(), memory=12).fit(x, y, epochs=1)
+    copy = copied(learner)
+    with learner.turn, ThreadPoolExecutor(1) as pool:
+        assert pool.submit(copy.predict, x).result(HANG_SECONDS).tolist() == learner.predict(x).tolist()
+
+
+def test_probabilities_of_labels_that_can_be_looked_at_once():
+    x, y = blobs([A, B])
+    learner = gcr.Learner(mlp(), memory=12).fit(x, y, epochs=1)
+    assert np.array_equal(
+        learner.predict_proba(x, (label for label in ["bee", "ant"])), learner.predict_proba(x)[:, ::-1]
+    )
+
+
+def test_class_weights_where_torch_has_another_default_type():
+    x, y = blobs([A, B])
+    torch.set_default_dtype(torch.float64)
+    try:
+        learner = gcr.Learner(mlp().float(), memory=12, class_weight="balanced").fit(x.float(), y, epochs=1)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert learner.engine.state.class_weights.dtype == torch.float32

@@ -7,7 +7,7 @@ import torch
 import gcr
 from gcr.augment import Views
 from gcr.memory import Policy
-from gcr.scenarios import Images, Scenario, equal_tasks, from_arrays, memory_bytes
+from gcr.scenarios import Images, Scenario, equal_tasks, from_arrays
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 
@@ -240,9 +240,8 @@ def test_the_bytes_of_memory_are_known_before_training():
     scenario = own(images())
     policy = Policy(buffer=10, selector=GradApprox(), candidates=5)
     row = 3 * 8 * 8 + 8 + 6 * 4 + 4 + 8
-    assert memory_bytes(policy, scenario) == 15 * row
-    assert memory_bytes(policy, own(images(dtype=np.float32))) == 15 * (row + 3 * 3 * 8 * 8)
-    assert memory_bytes(None, scenario) == 0
+    assert policy.nbytes(scenario.image_shape, 6) == 15 * row
+    assert policy.nbytes(scenario.image_shape, 6, torch.float32) == 15 * (row + 3 * 3 * 8 * 8)
     assert policy.make_buffer(scenario.image_shape, 6).nbytes == 15 * row
 
 
