@@ -189,7 +189,7 @@ def _words(
     words = {names[key]: value for key, value in shown.items() if key not in variants.PAPER}
     points = {key: value for key, value in shown.items() if key in variants.PAPER}
     if group.experiment.has_variants:
-        variant, others = variants.nearest(settings)
+        variant, others = variants.nearest(settings, type(group.experiment.method))
         rest = {key: value for key, value in points.items() if key not in asked}
         if "variant" in always or len(others) + 1 < len(rest):
             words["variant"] = variant
