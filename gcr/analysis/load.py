@@ -5,6 +5,7 @@ A result that cannot be read, or is not what a result must be, is left out and n
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from gcr.files import brief
 from gcr.runs.folder import AGAIN, TRIALS, RunFolder, check_seed, check_together, ended_runs
 from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
 from gcr.settings import LARGEST, BadInput, brief_of, unknown
-from gcr.training.metrics import forgetting_with_last
+from gcr.training.metrics import anytime_accuracy, forgetting_with_last
 
 StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
 
@@ -35,9 +36,24 @@ METRICS = {
 
 
 def metric_of(result: dict[str, Any], protocol: str, metric: str) -> float | None:
-    """None where a result does not have it. ``forgetting_with_last`` is in no result: it follows from the matrix."""
+    """None where a result does not have it; any-time and learning accuracy where it is one evaluation of all tasks."""
     values: dict[str, Any] = result[protocol]
-    return forgetting_with_last(values["matrix"]) if metric == "forgetting_with_last" else values.get(metric)
+    matrix = values["matrix"]
+    if metric in ("anytime", "learning") and len(matrix) == 1 < len(matrix[0]):
+        return None
+    if metric == "forgetting_with_last" and metric not in values:  # as in results of earlier versions
+        return forgetting_with_last(matrix, _first_stages(values))
+    return values.get(metric)
+
+
+def _first_stages(values: dict[str, Any]) -> list[int]:
+    """The stage in which each task begins. Where stages are not tasks a result does not say: all evaluations count."""
+    matrix, anytime = values["matrix"], values.get("anytime")
+    by_task = list(range(len(matrix[0])))
+    as_many = len(matrix) == len(by_task)
+    if as_many and (anytime is None or math.isclose(anytime, anytime_accuracy(matrix, by_task))):
+        return by_task
+    return [0] * len(by_task)
 
 
 @dataclass(frozen=True)

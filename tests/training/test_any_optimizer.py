@@ -183,6 +183,8 @@ def test_memory_is_asked_for(scenario):
         ({"method": "gcr"}, "method must be a Method, got str"),
         ({"method": GCR(20)}, r"method must be a Method, got GCR; as gcr.GCR\(\).method"),
         ({"memory": 20}, "memory must be a Policy or None, got int"),
+        ({"how": "gpu"}, 'device "gpu" cannot be used .*; "cpu" always can'),
+        ({"how": How("cuda:99")}, 'device "cuda:99" cannot be used'),
         ({"seed": -1}, "seed must be a whole number from 0 to 2.32 - 1, got -1"),
     ],
 )
