@@ -38,7 +38,7 @@ METRICS = {
 def metric_of(result: dict[str, Any], protocol: str, metric: str) -> float | None:
     """None where a result does not have it; any-time and learning accuracy where it is one evaluation of all tasks."""
     values: dict[str, Any] = result[protocol]
-    matrix = values["matrix"]
+    matrix = values.get("matrix", [[]])
     if metric in ("anytime", "learning") and len(matrix) == 1 < len(matrix[0]):
         return None
     if metric == "forgetting_with_last" and metric not in values:  # as in results of earlier versions
