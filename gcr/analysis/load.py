@@ -41,13 +41,14 @@ def metric_of(result: dict[str, Any], protocol: str, metric: str) -> float | Non
     matrix = values.get("matrix", [[]])
     if metric in ("anytime", "learning") and len(matrix) == 1 < len(matrix[0]):
         return None
-    if metric == "forgetting_with_last" and metric not in values:  # as in results of earlier versions
-        return forgetting_with_last(matrix, _first_stages(values))
+    if metric == "forgetting_with_last":  # is in no result
+        return forgetting_with_last(matrix, result.get("first_stages") or _first_stages(values))
     return values.get(metric)
 
 
 def _first_stages(values: dict[str, Any]) -> list[int]:
-    """The stage in which each task begins. Where stages are not tasks a result does not say: all evaluations count."""
+    """The stage in which each task begins, of a result of an earlier version. Where stages are not tasks it does not
+    say: all evaluations count."""
     matrix, anytime = values["matrix"], values.get("anytime")
     by_task = list(range(len(matrix[0])))
     as_many = len(matrix) == len(by_task)
@@ -336,6 +337,11 @@ def check_result(result: Any) -> None:
     shapes = [(len(matrix), len(matrix[0])) for matrix in (result[protocol]["matrix"] for protocol in PROTOCOLS)]
     if shapes[0] != shapes[1]:
         raise BadInput(f"class_il.matrix and task_il.matrix must have the same shape, got {shapes[0]} and {shapes[1]}")
+    first, (n_stages, n_tasks) = result.get("first_stages"), shapes[0]
+    if first is not None and not (
+        isinstance(first, list) and len(first) == n_tasks and all(type(n) is int and 0 <= n < n_stages for n in first)
+    ):
+        raise BadInput(f"result.first_stages must be a stage below {n_stages} for each task, got {first!r:.40}")
 
 
 def _check_fields(values: Any, kinds: Mapping[str, type | None], name: str) -> None:

@@ -230,6 +230,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
     return {
         "class_il": outcome.class_il,
         "task_il": outcome.task_il,
+        "first_stages": run.plan.first,  # in which each task begins
         "selections": outcome.state.selections,
         "experiment": digest_of(job.experiment.to_dict()),
         "seconds": outcome.seconds,

@@ -83,7 +83,6 @@ def summary(matrix: Matrix, first: list[int], last: list[int], untrained: list[f
         "matrix": matrix,
         "accuracy": average_accuracy(matrix),
         "forgetting": forgetting(matrix, first),
-        "forgetting_with_last": forgetting_with_last(matrix, first),
         "anytime": anytime_accuracy(matrix, first),
         "learning": learning_accuracy(matrix, last),
         "backward_transfer": backward_transfer(matrix, last),

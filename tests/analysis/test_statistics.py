@@ -285,18 +285,15 @@ def test_one_evaluation_of_all_tasks_has_no_anytime_accuracy(tmp_path):
 
 
 def test_forgetting_with_the_last_stage_leaves_out_what_came_before_a_task():
-    matrix = [[95.0, 90.0], [80.0, 70.0]]
-    assert metric_of({"task_il": {"matrix": matrix, "anytime": 85.0}}, "task_il", "forgetting_with_last") == 15.0
-    streams = [
-        [95.0, 90.0, 90.0],
-        [99.0, 90.0, 90.0],
-        [80.0, 70.0, 90.0],
-    ]  # three streams, of which the first has tasks 0 and 1
-    assert metric_of({"task_il": {"matrix": streams, "anytime": 91.5}}, "task_il", "forgetting_with_last") == 19.5
-    named = {"matrix": matrix, "forgetting_with_last": 3.0}
-    assert metric_of({"task_il": named}, "task_il", "forgetting_with_last") == 3.0
-    before = [[95.0, 90.0, 90.0], [80.0, 70.0, 90.0], [80.0, 70.0, 90.0]]
-    assert metric_of({"task_il": {"matrix": before}}, "task_il", "forgetting_with_last") == 7.5
+    matrix = [[95.0, 90.0, 90.0], [80.0, 70.0, 90.0], [80.0, 70.0, 90.0]]
+
+    def forgetting(anytime=None, **about):
+        return metric_of({"task_il": {"matrix": matrix, "anytime": anytime}} | about, "task_il", "forgetting_with_last")
+
+    assert forgetting() == forgetting(anytime=(95 + 75 + 80) / 3) == (15 + 0) / 2
+    assert forgetting(anytime=90.0) == (15 + 20) / 2  # stages are not tasks: when these begin is not known
+    assert forgetting(first_stages=[0, 0, 2]) == (15 + 20) / 2
+    assert forgetting(first_stages=[0, 1, 2]) == (15 + 0) / 2
 
 
 def test_what_cannot_be_compared(tmp_path):

@@ -295,6 +295,8 @@ RESULT = {"class_il": WHOLE, "task_il": WHOLE, "seconds": 2.0, "steps": 9, "devi
             "class_il.accuracy must be null or from 0 to",
         ),
         (json.dumps(RESULT | {"memory_bytes": 10**300}), "result.memory_bytes must be a finite number >= 0"),
+        (json.dumps(RESULT | {"first_stages": [1]}), "result.first_stages must be a stage below 1 for each task, got"),
+        (json.dumps(RESULT | {"first_stages": 0}), "result.first_stages must be a stage below 1 for each task, got 0"),
         (json.dumps(RESULT | {"steps": -5}), "result.steps must be a finite number >= 0"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1.0, 2.0]]}}), "must have the same shape"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [["a"]]}}), "matrix must be numbers from 0 to 100"),

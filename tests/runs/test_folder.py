@@ -50,9 +50,9 @@ def test_files_of_a_finished_run(finished):
     result = json.loads((path / "result.json").read_text())
     assert {"class_il", "task_il", "seconds", "finished", "steps", "versions", "device"} <= result.keys()
     assert result["class_il"].keys() == {
-        *("matrix", "accuracy", "forgetting", "forgetting_with_last", "anytime", "learning"),
-        *("backward_transfer", "forward_transfer"),
+        *("matrix", "accuracy", "forgetting", "anytime", "learning", "backward_transfer", "forward_transfer")
     }
+    assert result["first_stages"] == [0, 1, 2, 3, 4]
     assert result["versions"].keys() == {"gcr", "torch", "python"}
     assert result["device"] == "cpu"
     assert result["source"] == source()

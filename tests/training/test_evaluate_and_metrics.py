@@ -15,7 +15,6 @@ from gcr.training.metrics import (
     forgetting_with_last,
     forward_transfer,
     learning_accuracy,
-    summary,
 )
 
 
@@ -90,7 +89,6 @@ def test_forgetting_begins_with_the_task():
     matrix = [[95.0, 90.0, 1.0], [80.0, 70.0, 2.0], [75.0, 60.0, 99.0]]
     assert forgetting_with_last(matrix, [0, 1, 2]) == forgetting(matrix, [0, 1, 2]) == pytest.approx((20 + 10) / 2)
     assert forgetting_with_last(matrix, [0, 0, 2]) == pytest.approx((20 + 30) / 2)
-    assert summary(matrix, [0, 1, 2], [0, 1, 2], None)["forgetting_with_last"] == pytest.approx(15)
 
 
 def test_one_stage_has_no_transfer():
