@@ -47,7 +47,10 @@ def lines(first: Group, second: Group, metrics: Sequence[str], unpaired: bool = 
         ours, theirs = first.by_seed(protocol, metric), second.by_seed(protocol, metric)
         common = ours.keys() & theirs.keys()
         means = [spread([value for seed, value in of.items() if not paired or seed in common]) for of in (ours, theirs)]
-        made.append(Line(protocol, metric, means[0], means[1], (compare if paired else welch)(ours, theirs)))
+        test = (compare if paired else welch)(ours, theirs)
+        if not ours or not theirs:  # there is nothing to doubt
+            test = replace(test, warnings=())
+        made.append(Line(protocol, metric, means[0], means[1], test))
     return made
 
 
@@ -101,7 +104,7 @@ def made_with(results: Iterable[dict[str, Any]]) -> str:
 
 
 def records(found: Sequence[Line]) -> list[dict[str, object]]:
-    """The same for CSV, with numbers in full."""
+    """The same for CSV, with numbers in full and the 95% interval of the difference."""
     return [
         {
             "protocol": PROTOCOLS[line.protocol].lower(),
@@ -116,6 +119,8 @@ def records(found: Sequence[Line]) -> list[dict[str, object]]:
             "p": line.test.p,
             "effect": line.test.effect,
             "p_holm": p,
+            "low95": line.test.interval and line.test.interval[0],
+            "high95": line.test.interval and line.test.interval[1],
         }
         for line, p in zip(found, after_holm([line.test.p for line in found]), strict=True)
     ]

@@ -5,6 +5,7 @@ A result that cannot be read, or is not what a result must be, is left out and n
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from gcr.files import brief
 from gcr.runs.folder import AGAIN, TRIALS, RunFolder, check_seed, check_together, ended_runs
 from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
 from gcr.settings import LARGEST, BadInput, brief_of, unknown
-from gcr.training.metrics import forgetting_with_last
+from gcr.training.metrics import anytime_accuracy, forgetting_with_last
 
 StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
 
@@ -36,9 +37,25 @@ METRICS = {
 
 
 def metric_of(result: dict[str, Any], protocol: str, metric: str) -> float | None:
-    """None where a result does not have it. ``forgetting_with_last`` is in no result: it follows from the matrix."""
+    """None where a result does not have it; any-time and learning accuracy where it is one evaluation of all tasks."""
     values: dict[str, Any] = result[protocol]
-    return forgetting_with_last(values["matrix"]) if metric == "forgetting_with_last" else values.get(metric)
+    matrix = values.get("matrix", [[]])
+    if metric in ("anytime", "learning") and len(matrix) == 1 < len(matrix[0]):
+        return None
+    if metric == "forgetting_with_last":  # is in no result
+        return forgetting_with_last(matrix, result.get("first_stages") or _first_stages(values))
+    return values.get(metric)
+
+
+def _first_stages(values: dict[str, Any]) -> list[int]:
+    """The stage in which each task begins, of a result of an earlier version. Where stages are not tasks it does not
+    say: all evaluations count."""
+    matrix, anytime = values["matrix"], values.get("anytime")
+    by_task = list(range(len(matrix[0])))
+    as_many = len(matrix) == len(by_task)
+    if as_many and (anytime is None or math.isclose(anytime, anytime_accuracy(matrix, by_task))):
+        return by_task
+    return [0] * len(by_task)
 
 
 @dataclass(frozen=True)
@@ -329,6 +346,11 @@ def check_result(result: Any) -> None:
     shapes = [(len(matrix), len(matrix[0])) for matrix in (result[protocol]["matrix"] for protocol in PROTOCOLS)]
     if shapes[0] != shapes[1]:
         raise BadInput(f"class_il.matrix and task_il.matrix must have the same shape, got {shapes[0]} and {shapes[1]}")
+    first, (n_stages, n_tasks) = result.get("first_stages"), shapes[0]
+    if first is not None and not (
+        isinstance(first, list) and len(first) == n_tasks and all(type(n) is int and 0 <= n < n_stages for n in first)
+    ):
+        raise BadInput(f"result.first_stages must be a stage below {n_stages} for each task, got {first!r:.40}")
 
 
 def _check_fields(values: Any, kinds: Mapping[str, type | None], name: str) -> None:

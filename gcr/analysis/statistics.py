@@ -53,6 +53,12 @@ class Comparison:
     effect: float | None  # Cohen's d: the mean difference in standard deviations, paired of the differences
     warnings: tuple[str, ...]
     n_second: int | None = None  # seeds of the second in Welch's test; None: paired
+    degrees: float = 0.0  # of freedom of the test
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95% interval of the difference; None where there is nothing to test."""
+        return None if self.difference is None or self.sem is None else _around(self.difference, self.sem, self.degrees)
 
     @property
     def seeds(self) -> str:
@@ -100,8 +106,12 @@ def interval(of: Spread, level: float = 0.95) -> tuple[float, float] | None:
         raise BadInput(f"level must be between 0 and 1, got {level}")
     if of.sem is None:
         return None
-    half = float(_scipy_special().stdtrit(of.n - 1, (1 + level) / 2)) * of.sem
-    return of.mean - half, of.mean + half
+    return _around(of.mean, of.sem, of.n - 1, level)
+
+
+def _around(mean: float, sem: float, degrees: float, level: float = 0.95) -> tuple[float, float]:
+    half = float(_scipy_special().stdtrit(degrees, (1 + level) / 2)) * sem
+    return mean - half, mean + half
 
 
 def verdict(ours: Spread, published: float) -> str:
@@ -134,7 +144,7 @@ def compare(first: BySeed, second: BySeed) -> Comparison:
     if of.sem is None:
         return Comparison(1, of.mean, None, None, None, tuple(warnings))
     p, effect = _t_test(of.mean, of.sem, n - 1, of.sem * math.sqrt(n))
-    return Comparison(n, of.mean, of.sem, p, effect, tuple(warnings))
+    return Comparison(n, of.mean, of.sem, p, effect, tuple(warnings), degrees=n - 1)
 
 
 def welch(first: BySeed, second: BySeed) -> Comparison:
@@ -151,8 +161,9 @@ def welch(first: BySeed, second: BySeed) -> Comparison:
     squares = a.sem**2, b.sem**2
     sem, deviation = math.sqrt(sum(squares)), math.sqrt((squares[0] * a.n + squares[1] * b.n) / 2)
     below = squares[0] ** 2 / (a.n - 1) + squares[1] ** 2 / (b.n - 1)
-    p, effect = _t_test(difference, sem, sum(squares) ** 2 / below if below else math.inf, deviation)
-    return Comparison(a.n, difference, sem, p, effect, warnings, b.n)
+    degrees = sum(squares) ** 2 / below if below else math.inf
+    p, effect = _t_test(difference, sem, degrees, deviation)
+    return Comparison(a.n, difference, sem, p, effect, warnings, b.n, degrees)
 
 
 def one_sample_p(of: Spread, value: float) -> float | None:

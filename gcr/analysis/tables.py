@@ -121,12 +121,13 @@ def row_names(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
     """The label of each group, with what distinguishes it from others of the same label and buffer size; and what makes
     it no fair comparison with any other row of its table."""
     unlike = {title: _unlike(members) for title, members in by_scenario(groups).items()}
+    variant = {title: _variant_if_unlike(members) for title, members in by_scenario(groups).items()}
     families: dict[tuple[str, str, str], list[int]] = {}
     for number, group in enumerate(groups):
         families.setdefault((_title(group), group.experiment.label, _buffer(group)), []).append(number)
     names = [group.experiment.label for group in groups]
     for (title, _, _), members in families.items():
-        words = distinctions([groups[i] for i in members], always, unlike[title])
+        words = distinctions([groups[i] for i in members], [*always, *variant[title]], unlike[title])
         for number, text in zip(members, words, strict=True):
             names[number] += f" ({text})" if text else ""
     return names
@@ -142,6 +143,18 @@ def _unlike(groups: Sequence[Group]) -> set[str]:
             if key.startswith(MEASURED) and key != NUMERICS and key not in ignored:
                 values.setdefault(key, set()).add(str(value))
     return {key for key, found in values.items() if len(found) > 1}
+
+
+def _variant_if_unlike(groups: Sequence[Group]) -> list[str]:
+    """The setting ``variant``, if methods of one table use GCR's selection in different ways."""
+    names = [key for key in variants.PAPER if not key.startswith("method.")]
+    ways = {
+        (group.experiment.label, *map(group.experiment.settings.get, names))
+        for group in groups
+        if group.experiment.settings.get("selector.name") == "grad-approx"
+    }
+    labels, details = {way[0] for way in ways}, {way[1:] for way in ways}
+    return ["variant"] if len(labels) > 1 and len(details) > 1 else []
 
 
 def distinctions(groups: Sequence[Group], always: Sequence[str] = (), unlike: Collection[str] = ()) -> list[str]:
@@ -189,7 +202,7 @@ def _words(
     words = {names[key]: value for key, value in shown.items() if key not in variants.PAPER}
     points = {key: value for key, value in shown.items() if key in variants.PAPER}
     if group.experiment.has_variants:
-        variant, others = variants.nearest(settings)
+        variant, others = variants.nearest(settings, type(group.experiment.method))
         rest = {key: value for key, value in points.items() if key not in asked}
         if "variant" in always or len(others) + 1 < len(rest):
             words["variant"] = variant

@@ -24,7 +24,7 @@ def setting_lines(
     lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
     if experiment.has_variants:
         text = f"all details in which the GCR paper and its released code differ: {' or '.join(VARIANTS)}"
-        lines.append(("variant", text, _default(*(in_words(e.settings) for e in (experiment, online)))))
+        lines.append(("variant", text, _default(*(in_words(e.settings, type(e.method)) for e in (experiment, online)))))
     parts, streamed = _parts(experiment), _parts(online)
     for owner, part in parts.items():
         for declared in fields(part):

@@ -30,6 +30,7 @@ from gcr.experiments.variants import (
     check_variant,
     default_variant,
     has_variants,
+    of_method,
     settings_of_variant,
 )
 from gcr.files import load_json
@@ -165,7 +166,7 @@ class Experiment:
 
     @property
     def has_variants(self) -> bool:
-        return self.memory is not None and has_variants(self.method.name, self.memory.selector.name)
+        return self.memory is not None and has_variants(type(self.method), self.memory.selector.name)
 
     @property
     def run_name(self) -> str:
@@ -198,7 +199,7 @@ def compose(
         raise BadInput(f"{method} keeps no memory; leave out {'selector' if selector else 'buffer'}")
     model, variant = given.pop("model", about.model), given.pop("variant", None)
     whose = f"{method}{f' + {selector}' if selector else ''}"
-    if variant is not None and not has_variants(method, policy_class.name):
+    if variant is not None and not has_variants(method_class, policy_class.name):
         raise BadInput(f"{whose} has no variants; leave out variant, or use method gcr or selector grad-approx")
     values = assign(given, owners, whose, unused_by(method_class))
     online = Stream(online=values["stream"].get("online", False)).online
@@ -207,25 +208,25 @@ def compose(
     streamed = online and method_class.stages != "all at once"
     usual: dict[str, dict[str, Any]] = {
         "stream": {"stream": about.stream} if online else {},
-        "method": dict(ONLINE.get(method, {})) if streamed else {},
+        "method": dict(of_method(ONLINE, method_class, {})) if streamed else {},
         "memory": {"buffer": about.buffer},
         "selector": {},
         "optimizer": {
-            "lr": about.stream_lr if streamed and method not in ONE_LR else about.lr,
-            **OPTIMIZER.get(method, {}),
+            "lr": about.stream_lr if streamed and not of_method(ONE_LR, method_class, False) else about.lr,
+            **of_method(OPTIMIZER, method_class, {}),
         },
         "training": {"epochs": 1, "batch": about.stream_batch} if streamed else {"epochs": about.epochs},
     }
     training = Training(**usual["training"] | values["training"])
     one_pass = streamed or training.epochs == 1
-    variant = default_variant(method, online) if variant is None else variant
-    for key, value in settings_of_variant(variant, one_pass, method, policy_class.name).items():
+    variant = default_variant(method_class, online) if variant is None else variant
+    for key, value in settings_of_variant(variant, one_pass, method_class, policy_class.name).items():
         if key not in unused_by(method_class):
             owner, name = key.split(".")
             usual[owner][name] = value
     optimizer = OptimizerSpec(**usual["optimizer"] | values["optimizer"])
-    if method in FOLLOWS_LR:
-        usual["method"][FOLLOWS_LR[method]] = optimizer.lr
+    if follows := of_method(FOLLOWS_LR, method_class, ""):
+        usual["method"][follows] = optimizer.lr
     memory = None
     if "selector" in owners:
         chosen = policy_class(**usual["selector"] | values["selector"])
@@ -299,7 +300,7 @@ def settings_of(method: str, overrides: Mapping[str, Any], several: bool) -> dic
     if "variant" in overrides:
         check_variant(overrides["variant"])
     owners = owners_of(chosen, policy)
-    left_out = {"variant"} if not has_variants(method, chosen.default_selector) else set()
+    left_out = {"variant"} if not has_variants(chosen, policy.name) else set()
     ignored = unused_by(chosen)
     if "memory" not in owners:
         owners, ignored = {**owners, "memory": Policy}, ignored | {f"memory.{name}" for name in setting_names(Policy)}

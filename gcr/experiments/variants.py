@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from gcr.memory import Policy
-from gcr.methods import Gcr
+from gcr.methods import Gcr, Method
 from gcr.select import GradApprox
 from gcr.settings import setting_names, unknown
 
+T = TypeVar("T")
+
+# The tables that follow hold for a method and all that inherit from it, but for those that have an entry of their own.
 # Settings of the method that have other defaults online: the paper's medians; for GCR also the contrast that does
 # better there (docs/evidence.md).
 ONLINE: Mapping[str, Mapping[str, float | str]] = {
@@ -33,7 +36,7 @@ OPTIMIZER: Mapping[str, Mapping[str, float | str]] = {
     "gcr+": {"weight_decay": 5e-4},
 }
 # Methods that take the learning rate of whole tasks in streams, too.
-ONE_LR = frozenset({"gcr+"})
+ONE_LR: Mapping[str, bool] = {"gcr+": True}
 # A setting of the method that is the optimizer's learning rate if not given.
 FOLLOWS_LR: Mapping[str, str] = {"mir": "virtual_lr"}
 
@@ -81,7 +84,7 @@ class GCR:
         owners = {"method": Gcr, "memory": Policy, "selector": GradApprox}
         values: dict[str, dict[str, Any]] = {owner: {} for owner in owners}
         values["method"] |= ONLINE["gcr"] if online else {}
-        for key, value in settings_of_variant(variant or default_variant("gcr", online), online or epochs == 1).items():
+        for key, value in settings_of_variant(variant or default_variant(Gcr, online), online or epochs == 1).items():
             owner, name = key.split(".")
             values[owner][name] = value
         names = {name: owner for owner, part in owners.items() for name in setting_names(part)}
@@ -104,23 +107,33 @@ class GCR:
         return cls(memory, online=online, epochs=epochs, variant="released", **changes)
 
 
+def of_method(table: Mapping[str, T], method: type[Method], default: T) -> T:
+    """What a table above says of a method, or of the nearest that it inherits from.
+
+    >>> of_method({"gcr": 1}, Gcr, 0), of_method({"gcr": 1}, type("Mine", (Gcr,), {"name": "mine"}), 0)
+    (1, 1)
+    """
+    names = [kind.name for kind in method.__mro__ if issubclass(kind, Method)]
+    return next((table[name] for name in names if name in table), default)
+
+
 def check_variant(variant: str) -> None:
     if variant not in VARIANTS:
         raise unknown("variant", variant, VARIANTS)
 
 
-def default_variant(method: str, online: bool) -> str | None:
+def default_variant(method: type[Method], online: bool) -> str | None:
     """The variant that reaches the paper's figures; None for the plain defaults of loss, memory and selection."""
-    return "released" if method == "gcr" and not online else None
+    return "released" if issubclass(method, Gcr) and not online else None
 
 
-def has_variants(method: str, selector: str | None) -> bool:
-    """GCR, and any method with its selection."""
-    return method == "gcr" or selector == "grad-approx"
+def has_variants(method: type[Method], selector: str | None) -> bool:
+    """GCR, what inherits from it, and any method with its selection."""
+    return issubclass(method, Gcr) or selector == "grad-approx"
 
 
 def settings_of_variant(
-    variant: str | None, one_pass: bool, method: str = "gcr", selector: str = "grad-approx"
+    variant: str | None, one_pass: bool, method: type[Method] = Gcr, selector: str = "grad-approx"
 ) -> dict[str, str]:
     """The settings of a variant under dotted names, for GCR or one half of it: its loss, or its selection."""
     if variant is None:
@@ -129,26 +142,25 @@ def settings_of_variant(
     settings = dict(VARIANTS[variant])
     if one_pass:  # the released code filters candidates only with several epochs
         settings["memory.admit"] = "all"
-    if method != "gcr":
+    if not issubclass(method, Gcr):
         settings = {key: value for key, value in settings.items() if not key.startswith("method.")}
     if selector != "grad-approx":
         settings = {key: value for key, value in settings.items() if not key.startswith(SELECTION)}
     return settings
 
 
-def nearest(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def nearest(settings: Mapping[str, Any], method: type[Method]) -> tuple[str, dict[str, Any]]:
     """The variant that an experiment is nearest to, and its settings that differ. ``settings`` have dotted names."""
     one_pass = settings["stream.online"] or settings["training.epochs"] == 1
 
     def differing(variant: str) -> dict[str, Any]:
-        names = settings["method.name"], settings["selector.name"]
-        usual = settings_of_variant(variant, one_pass, *names)
+        usual = settings_of_variant(variant, one_pass, method, settings["selector.name"])
         return {key: settings[key] for key, value in usual.items() if settings[key] != value}
 
     return min(((variant, differing(variant)) for variant in VARIANTS), key=lambda found: len(found[1]))
 
 
-def in_words(settings: Mapping[str, Any]) -> str:
+def in_words(settings: Mapping[str, Any], method: type[Method]) -> str:
     """The same in words: "paper, normalise=weights"."""
-    variant, others = nearest(settings)
+    variant, others = nearest(settings, method)
     return ", ".join([variant, *(f"{key.split('.')[-1]}={value}" for key, value in others.items())])

@@ -14,7 +14,7 @@ from gcr.memory import BalancedReservoir, Policy
 from gcr.memory.examples import as_count
 from gcr.methods import METHODS, ErAce, Method
 from gcr.settings import BadInput
-from gcr.training.numerics import PRECISIONS, resolved
+from gcr.training.numerics import PRECISIONS, resolved, usable_device
 from gcr.training.optimizer import AnyOptimizer
 
 LR = 1e-3  # of AdamW, where no optimizer is given
@@ -65,14 +65,7 @@ def checked_net(net: Any) -> nn.Module:
 
 def checked_device(device: torch.device | str | None, net: nn.Module) -> torch.device:
     """That of the network's parameters if not given."""
-    if device is None:
-        return next(net.parameters()).device
-    try:
-        where = torch.device(device)
-        torch.empty(0, device=where)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise BadInput(f'device "{device}" cannot be used ({str(error).splitlines()[0]}); "cpu" always can') from None
-    return where
+    return next(net.parameters()).device if device is None else usable_device(device)
 
 
 def checked_precision(precision: str, device: torch.device) -> str:

@@ -1,11 +1,12 @@
 """GDumb: greedy sampler and dumb learner (Prabhu et al. 2020).
 
-While examples arrive nothing is trained; memory takes them, the same number of every class. At a stage's end a new
-network is trained on memory alone, ``mean_w CE(memory)``, by SGD with momentum whose learning rate falls from
-``max_lr`` to ``min_lr`` along a cosine again and again, over 1, 2, 4, ... epochs (SGDR, Loshchilov and Hutter 2017),
-after one epoch at a tenth of ``max_lr``. With probability ``cutmix`` a minibatch is mixed (CutMix, Yun et al. 2019): a
-box of each image, a share ``1 - m`` of it, comes from another of the minibatch, and the loss is
-``m CE(own label) + (1 - m) CE(other's label)``.
+While examples arrive nothing is trained; memory takes them by a greedy sampler, ``balanced-reservoir``: the same number
+of every class, and of a smaller class all. (The paper's takes none of a class that has its share, ours draws uniformly
+among all of a class.) At a stage's end a new network is trained on memory alone, ``mean_w CE(memory)``, by SGD with
+momentum whose learning rate falls from ``max_lr`` to ``min_lr`` along a cosine again and again, over 1, 2, 4, ...
+epochs (SGDR, Loshchilov and Hutter 2017), after one epoch at a tenth of ``max_lr``. With probability ``cutmix`` a
+minibatch is mixed (CutMix, Yun et al. 2019): a box of each image, a share ``1 - m`` of it, comes from another of the
+minibatch, and the loss is ``m CE(own label) + (1 - m) CE(other's label)``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 class Gdumb(Method):
     name: ClassVar[str] = "gdumb"
     summary: ClassVar[str] = "only fills memory, then trains a new network on memory alone after every task"
-    default_selector: ClassVar[str] = "class-balanced"
+    default_selector: ClassVar[str] = "balanced-reservoir"
     unused: ClassVar[frozenset[str]] = frozenset(
         {"optimizer", "replay_batch", "sampling", "kept_weights", "statistics"}
     )

@@ -32,7 +32,9 @@ class Mir(Method):
     criterion: str = setting(
         "loss", "what the virtual step must raise: the loss, or the distance of logits", choices=("loss", "logits")
     )
-    virtual_lr: float = setting(0.05, "learning rate of the virtual step; that of training if not given", low=0.0)
+    virtual_lr: float = setting(
+        0.05, "learning rate of the virtual step; on the command line that of training if not given", low=0.0
+    )
 
     @property
     def replays(self) -> tuple[Replay, ...]:

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from gcr import paper, scenarios
-from gcr.experiments.variants import check_variant, has_variants
+from gcr.experiments.variants import check_variant
 from gcr.paper import Place, Table
 from gcr.paper.grid_search import (
     Search,
     check_grid,
     choose,
     compose_label,
-    label_of,
     paper_grid,
     run_name,
     write_choice,
@@ -213,12 +212,8 @@ def _common(table: Table, request: Request, scenario: str, regime: str, method: 
 
 def _changes(variant: str, scenario: str, regime: str, method: str) -> bool:
     """Whether a variant changes the runs of a row; if not, they have their usual names."""
-    row = label_of(method)
-    if not has_variants(row.method, row.selector):
-        return False
-    overrides: tuple[dict[str, str], ...] = ({}, {"variant": variant})
-    without, with_it = (compose_label(scenario, regime, method, None, 0, given) for given in overrides)
-    return with_it != without
+    without = compose_label(scenario, regime, method, None, 0, {})
+    return without.has_variants and compose_label(scenario, regime, method, None, 0, {"variant": variant}) != without
 
 
 def _asked_for(cell: paper.Cell, request: Request) -> bool:

@@ -238,30 +238,28 @@ def _scenario(name: str, stream: Stream, device: str) -> Scenario:
 
 def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
     outcome = run.outcome()
-    return (
-        {
-            "class_il": outcome.class_il,
-            "task_il": outcome.task_il,
-            "selections": outcome.state.selections,
-            "experiment": digest_of(job.experiment.to_dict()),
-            "seconds": outcome.seconds,
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "steps": outcome.steps,
-            "data": scenarios.entry(job.experiment.scenario).fingerprint,
-            "views": asdict(run.scenario.views),  # augmentation and normalisation
-            "memory_bytes": _kept_bytes(run),
-            "peak_bytes": _peak_bytes(how.device),
-            "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
-            "device": torch.cuda.get_device_name(how.device) if how.device.startswith("cuda") else "cpu",
-            "machine": platform.machine(),
-            "precision": run.precision,
-            "mode": run.mode,
-            "threads": how.threads,
-            "deterministic": how.deterministic,
-        }
-        | ({"processes": how.world} if how.world > 1 else {})
-        | _own_code(job.experiment)
-    )
+    result = {
+        "class_il": outcome.class_il,
+        "task_il": outcome.task_il,
+        "first_stages": run.plan.first,  # in which each task begins
+        "selections": outcome.state.selections,
+        "experiment": digest_of(job.experiment.to_dict()),
+        "seconds": outcome.seconds,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "steps": outcome.steps,
+        "data": scenarios.entry(job.experiment.scenario).fingerprint,
+        "views": asdict(run.scenario.views),  # augmentation and normalisation
+        "memory_bytes": _kept_bytes(run),
+        "peak_bytes": _peak_bytes(how.device),
+        "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "device": torch.cuda.get_device_name(how.device) if how.device.startswith("cuda") else "cpu",
+        "machine": platform.machine(),
+        "precision": run.precision,
+        "mode": run.mode,
+        "threads": how.threads,
+        "deterministic": how.deterministic,
+    }
+    return result | ({"processes": how.world} if how.world > 1 else {}) | _own_code(job.experiment)
 
 
 def _kept_bytes(run: Run) -> int:

@@ -21,7 +21,7 @@ from gcr.models import Network, build
 from gcr.runs.folder import AGAIN, MEMORY_FILE, RunFolder, check_together, wrong_file
 from gcr.runs.model_file import EXTRA, MODEL_FILE, NET, SavedModel, read_model
 from gcr.settings import MISFITS, BadInput, brief_of
-from gcr.training.numerics import computing, resolved
+from gcr.training.numerics import computing, resolved, usable_device
 from gcr.training.reselect import holding
 
 BATCH = 1000  # images at a time, as in evaluation
@@ -111,7 +111,7 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
         raise BadInput(
             f"{run.path} has no {MODEL_FILE}; train it again without --no-model, under another --out or --name"
         )
-    saved, where = read_model(file), torch.device(device)
+    saved, where = read_model(file), usable_device(device)
     about = saved.about
     try:
         shape, views = _checked_about(about), Views.from_json(about["views"])

@@ -1,4 +1,5 @@
-"""Checkpoints: one safetensors file, the tensors of a ``RunState`` with its counters as JSON in the header.
+"""Checkpoints: one safetensors file, the tensors of a ``RunState``; its counters and the optimizer's numbers as JSON in
+the header.
 
 The last two are kept: where the newest is damaged, the one before it is used. Restoring copies into the tensors that
 are there, so captured steps stay valid.
@@ -18,12 +19,19 @@ from gcr.files import Damaged, read_tensors, tensor_bytes, under, write_whole
 from gcr.memory.buffer_state import check_held
 from gcr.models.shares import Shares
 from gcr.settings import LARGEST, MISFITS, BadInput, brief_of
-from gcr.training.optimizer import optimizer_tensors, restore_optimizer
+from gcr.training.optimizer import (
+    check_group_numbers,
+    group_numbers,
+    optimizer_tensors,
+    restore_group_numbers,
+    restore_optimizer,
+)
 from gcr.training.schedule import Plan
 from gcr.training.settings import Training
 from gcr.training.state import MEMORY, OPTIMIZER, PLACE, RunState
 
 KEPT = 2
+NUMBERS = "optimizer"  # in the header; earlier versions had none
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,8 @@ class Checkpoints:
         return sorted(self.folder.glob("checkpoint-*.safetensors"), reverse=True)
 
     def save(self, state: RunState) -> None:
-        about = {"identity": dict(self.identity), "place": {name: getattr(state, name) for name in PLACE}}
+        place = {name: getattr(state, name) for name in PLACE}
+        about = {"identity": dict(self.identity), "place": place, NUMBERS: group_numbers(state.optimizer)}
         content = tensor_bytes(dict(state.tensors()), about)
         write_whole(self.folder / f"checkpoint-{state.steps:09d}.safetensors", content)
         for old in self.files()[KEPT:]:
@@ -53,7 +62,7 @@ class Checkpoints:
                 self._refuse_another(file, about["identity"])
                 _check(file, tensors, state)
                 _check_place(file, about["place"], plan, training)
-                _restore_optimizer(file, tensors, state)
+                _restore_optimizer(file, about.get(NUMBERS), tensors, state)
             except (OSError, Damaged) as error:
                 why = error.why if isinstance(error, Damaged) else error.strerror
                 remarks.append(f"{file} is not a complete checkpoint ({why}); going back to the one before it")
@@ -85,7 +94,8 @@ def copy_from_first(state: RunState, shares: Shares) -> None:
     """In several processes, take over the state of the first. Before the first step memory is empty in all."""
     place = {name: getattr(state, name) for name in PLACE}
     remembered = dict(optimizer_tensors(state.optimizer))
-    first = shares.from_first((place, {name: (t.shape, t.dtype, t.device.type) for name, t in remembered.items()}))
+    kinds = {name: (t.shape, t.dtype, t.device.type) for name, t in remembered.items()}
+    first = shares.from_first((place, kinds, group_numbers(state.optimizer)))
     if shares.rank:
         remembered = {
             name: torch.zeros(shape, dtype=dtype, device=state.step.device if kind == "cuda" else kind)
@@ -94,6 +104,7 @@ def copy_from_first(state: RunState, shares: Shares) -> None:
     shares.same_everywhere(*remembered.values())
     if shares.rank:
         restore_optimizer(state.optimizer, remembered)
+        restore_group_numbers(state.optimizer, first[2])
         for name, value in first[0].items():
             setattr(state, name, value)
     done = (OPTIMIZER,) if state.steps else (OPTIMIZER, MEMORY)
@@ -153,8 +164,12 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < LARGEST
 
 
-def _restore_optimizer(file: Path, tensors: Mapping[str, Tensor], state: RunState) -> None:
+def _restore_optimizer(file: Path, numbers: Any, tensors: Mapping[str, Tensor], state: RunState) -> None:
     try:
+        if numbers is not None:
+            check_group_numbers(state.optimizer, numbers)
         restore_optimizer(state.optimizer, under(OPTIMIZER, tensors))
+        if numbers is not None:
+            restore_group_numbers(state.optimizer, numbers)
     except MISFITS as error:
         raise Damaged(file, f"optimizer: {brief_of(error)}") from None

@@ -14,7 +14,7 @@ from gcr.scenarios import Scenario
 def evaluate(net: Network, scenario: Scenario, method: Method, extras: Extras, batch: int = 1000) -> Tensor:
     """Class-IL and task-IL accuracy on each task: [2, tasks], on the device, which need not be done with it yet.
 
-    Task-IL masks the head to the classes of the example's task.
+    Task-IL masks the head to the classes of the example's task. A class with the score -inf is never predicted.
     """
     net.eval()
     task_of_class = scenario.task_of_class
@@ -27,6 +27,9 @@ def evaluate(net: Network, scenario: Scenario, method: Method, extras: Extras, b
         logits = method.predict(net, scenario.views.plain(pixels), extras)
         task = task_of_class[labels]
         masked = logits.masked_fill(task_of_class.unsqueeze(0) != task.unsqueeze(1), -torch.inf)
-        right = torch.stack([torch.ones_like(labels), logits.argmax(1) == labels, masked.argmax(1) == labels])
+        possible = logits.gather(1, labels.unsqueeze(1)).squeeze(1) != -torch.inf  # else it is the first of equals
+        right = torch.stack(
+            [torch.ones_like(labels), possible & (logits.argmax(1) == labels), possible & (masked.argmax(1) == labels)]
+        )
         totals.index_add_(1, task, right.double())
     return 100 * totals[1:] / totals[0]

@@ -21,7 +21,7 @@ from gcr.settings import BadInput
 from gcr.training.checkpoint import Checkpoints, copy_from_first
 from gcr.training.evaluate import evaluate
 from gcr.training.metrics import summary
-from gcr.training.numerics import computing, resolved
+from gcr.training.numerics import computing, resolved, usable_device
 from gcr.training.optimizer import AnyOptimizer
 from gcr.training.prefetch import Prefetch
 from gcr.training.randomness import EpochDraws, StepDraws, torch_randomness
@@ -104,7 +104,7 @@ class Run:
             training = Training(epochs=1) if scenario.stream_length and method.stages != "all at once" else Training()
         if scenario.stream_length:
             check_stream(scenario.stream_length, method, training)
-        self.device = torch.device(how.device)
+        self.device = usable_device(how.device)
         self.scenario = scenario.to(self.device)
         self.method, self.training, self.seed, self.how = method, training, seed, how
         if method.replays and policy is None:

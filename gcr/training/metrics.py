@@ -30,13 +30,13 @@ def forgetting(matrix: Matrix, first: list[int]) -> float | None:
     return _mean(drops) if drops else None
 
 
-def forgetting_with_last(matrix: Matrix) -> float | None:
+def forgetting_with_last(matrix: Matrix, first: list[int]) -> float | None:
     """As the paper's released code has it: the best accuracy may be the final one, so no task counts below zero.
 
-    >>> forgetting_with_last([[90.0, 0.0, 0.0], [70.0, 60.0, 0.0], [70.0, 80.0, 95.0]])
-    10.0
+    >>> forgetting_with_last([[90.0, 65.0, 0.0], [70.0, 60.0, 0.0], [70.0, 50.0, 95.0]], first=[0, 1, 2])
+    15.0
     """
-    drops = [max(row[task] for row in matrix) - matrix[-1][task] for task in range(len(matrix[0]) - 1)]
+    drops = [max(row[task] for row in matrix[begin:]) - matrix[-1][task] for task, begin in enumerate(first[:-1])]
     return _mean(drops) if drops and len(matrix) > 1 else None
 
 

@@ -12,7 +12,18 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
+from gcr.settings import BadInput
+
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
+
+
+def usable_device(device: torch.device | str) -> torch.device:
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise BadInput(f'device "{device}" cannot be used ({str(error).splitlines()[0]}); "cpu" always can') from None
+    return where
 
 
 def resolved(precision: str, device: torch.device) -> str:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gcr.settings import BadInput, brief_of
+from gcr.settings import LARGEST, BadInput, brief_of
 from gcr.training.sgd import Sgd
 
 AnyOptimizer = Sgd | Optimizer
@@ -123,6 +124,45 @@ def restore_optimizer(optimizer: AnyOptimizer, tensors: Mapping[str, Tensor]) ->
         number, name = key.split(".", 1)
         state.setdefault(int(number), {})[name] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def group_numbers(optimizer: AnyOptimizer) -> list[dict[str, Any]]:
+    """The numbers of each group, which a schedule changes: lr, betas, initial_lr. No tensors, flags or functions."""
+    return [{name: value for name, value in g.items() if _are_numbers(value)} for g in _groups(optimizer)]
+
+
+def check_group_numbers(optimizer: AnyOptimizer, saved: Any) -> None:
+    """Refuse, as a ``ValueError``, what ``group_numbers`` gives of no such optimizer."""
+    groups = _groups(optimizer)
+    if len(saved) != len(groups):
+        raise ValueError(f"it has {len(saved)} groups there, {len(groups)} here")
+    for group, numbers in zip(groups, saved, strict=True):
+        for name, value in numbers.items():
+            now = group[name] if isinstance(optimizer, Sgd) else group.get(name, value)  # a schedule adds some
+            alike = _are_numbers(value) and _are_numbers(now) and np.shape(value) == np.shape(now)
+            if not (alike and _in_bounds(np.asarray(value), np.asarray(now))):
+                raise ValueError(f"{name} must be a number as {now!r:.40}, got {value!r:.40}")
+
+
+def restore_group_numbers(optimizer: AnyOptimizer, saved: Sequence[Mapping[str, Any]]) -> None:
+    for group, numbers in zip(_groups(optimizer), saved, strict=True):
+        group.update({name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()})
+
+
+def _groups(optimizer: AnyOptimizer) -> list[dict[str, Any]]:
+    return [vars(optimizer)] if isinstance(optimizer, Sgd) else optimizer.param_groups
+
+
+def _in_bounds(value: np.ndarray, now: np.ndarray) -> bool:
+    """No rate falls below 0, and of several, as betas, none reaches 1, unless one does now."""
+    beyond = (value < 0) & (now >= 0) | (value >= 1) & (now < 1) & (now.ndim > 0)
+    return not beyond.any()
+
+
+def _are_numbers(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return len(value) > 0 and all(map(_are_numbers, value))
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def _check_remembered(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:

@@ -9,7 +9,7 @@ from scipy import stats
 
 from gcr.analysis.compare import lines, notes, one_group, records, sheet
 from gcr.analysis.formats import latex
-from gcr.analysis.load import read_runs
+from gcr.analysis.load import metric_of, read_runs
 from gcr.analysis.statistics import best, compare, holm, interval, not_apart, one_sample_p, spread, welch
 from gcr.settings import BadInput
 
@@ -57,6 +57,7 @@ def test_paired_test_is_scipys():
     found = compare(by_seed(*a), by_seed(*b))
     assert found.p == stats.ttest_rel(a, b).pvalue
     assert found.effect == pytest.approx(stats.ttest_rel(a, b).statistic / math.sqrt(6))
+    assert found.interval == pytest.approx(tuple(stats.ttest_rel(a, b).confidence_interval()))
     assert found.warnings == ()
     turned = compare(by_seed(*b), by_seed(*a))
     assert (turned.difference, turned.effect) == (-found.difference, -found.effect)
@@ -69,6 +70,7 @@ def test_welchs_test_is_scipys():
     expected = stats.ttest_ind(a, b, equal_var=False)
     assert found.p == pytest.approx(expected.pvalue)
     assert found.difference / found.sem == pytest.approx(expected.statistic)
+    assert found.interval == pytest.approx(tuple(expected.confidence_interval()))
     assert (found.n, found.n_second, found.seeds, found.warnings) == (6, 5, "6, 5", ())
     by_hand = math.sqrt((stats.tvar(a) + stats.tvar(b)) / 2)
     assert found.effect == pytest.approx(found.difference / by_hand)
@@ -76,7 +78,7 @@ def test_welchs_test_is_scipys():
 
 def test_welchs_test_of_too_little():
     one = welch({0: 3.0}, {1: 2.0, 2: 4.0})
-    assert (one.difference, one.sem, one.p) == (0.0, None, None)
+    assert (one.difference, one.sem, one.p, one.interval) == (0.0, None, None, None)
     assert one.warnings == ("1 and 2 seeds are few; a test wants 5 or more of each",)
     assert welch({}, {1: 2.0}).difference is None
     constant = welch(by_seed(3.0, 3.0), by_seed(2.0, 2.0))
@@ -264,6 +266,34 @@ def test_the_correction_is_said_in_every_format(tmp_path):
     assert "& 0.034 & 0.068 &" in latex([shown])
     assert [line["p_holm"] for line in records(found)] == [pytest.approx(2 * one.test.p)] * 2 + [None]
     assert records([one])[0]["p_holm"] == pytest.approx(one.test.p)
+
+
+def test_one_evaluation_of_all_tasks_has_no_anytime_accuracy(tmp_path):
+    """That of ``joint``, which other methods' mean over stages cannot be compared with."""
+    said = {"accuracy": 90.0, "forgetting": None, "anytime": 90.0, "learning": 90.0}
+    for seed in range(5):
+        whole = {"matrix": [[90.0] * 5]} | said
+        put_run(tmp_path, experiment_of("joint", seed), [[90.0] * 5], "a", class_il=whole, task_il=whole)
+        tasks = {"matrix": square(80.0 + seed)} | said
+        put_run(tmp_path, experiment_of("er", seed), square(80.0), "b", class_il=tasks, task_il=tasks)
+    joint, er = (one_group(tmp_path / name, read_runs(tmp_path / name)) for name in "ab")
+    found = lines(joint, er, ["accuracy", "anytime", "learning"])
+    assert joint.spread("class_il", "anytime") is joint.spread("task_il", "learning") is None
+    assert er.spread("class_il", "anytime").mean == 90.0
+    assert [line.test.p is None for line in found] == [False, True, True] * 2
+    assert not any("seed sets differ" in note for note in notes(joint, er, found))
+
+
+def test_forgetting_with_the_last_stage_leaves_out_what_came_before_a_task():
+    matrix = [[95.0, 90.0, 90.0], [80.0, 70.0, 90.0], [80.0, 70.0, 90.0]]
+
+    def forgetting(anytime=None, **about):
+        return metric_of({"task_il": {"matrix": matrix, "anytime": anytime}} | about, "task_il", "forgetting_with_last")
+
+    assert forgetting() == forgetting(anytime=(95 + 75 + 80) / 3) == (15 + 0) / 2
+    assert forgetting(anytime=90.0) == (15 + 20) / 2  # stages are not tasks: when these begin is not known
+    assert forgetting(first_stages=[0, 0, 2]) == (15 + 20) / 2
+    assert forgetting(first_stages=[0, 1, 2]) == (15 + 0) / 2
 
 
 def test_what_cannot_be_compared(tmp_path):

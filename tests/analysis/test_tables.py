@@ -17,8 +17,8 @@ from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
 
 
-def put(out, method, seed, accuracy, name=None, **overrides):
-    experiment = compose("seq-digits", method, seed=seed, overrides=overrides)
+def put(out, method, seed, accuracy, name=None, selector=None, **overrides):
+    experiment = compose("seq-digits", method, seed=seed, selector=selector, overrides=overrides)
     folder = RunFolder.of(out, experiment, name)
     folder.begin(experiment)
     protocol = {"matrix": [[accuracy] * 5] * 5, "accuracy": accuracy, "forgetting": 1.0}
@@ -124,6 +124,21 @@ def test_what_decides_the_measure_is_told_of_any_method(tmp_path):
     assert [row[0] for row in table(groups)] == names
     assert [row[0].text for row in sheets(groups)[0].rows] == names
     assert list(dict.fromkeys(line["method"] for line in records(groups))) == names
+
+
+def test_methods_that_share_gcrs_selection_say_how_they_use_it(tmp_path):
+    put(tmp_path, "gcr", 0, 10.0)
+    put(tmp_path, "der++", 0, 10.0)
+    assert [row[0] for row in table(read_runs(tmp_path).groups)] == ["der++", "gcr"]
+    for online in (False, True):
+        put(tmp_path, "er", 0, 10.0, selector="grad-approx", online=online)
+    put(tmp_path, "gcr", 0, 10.0, online=True)
+    found = [row[0] for row in table(read_runs(tmp_path).groups)]
+    offline = {"er + grad-approx (variant=paper)", "der++", "gcr (variant=released)"}
+    assert set(found) == offline | {"er + grad-approx", "gcr"}  # online they use it alike
+    put(tmp_path, "gcr", 0, 10.0, variant="paper", name="text")
+    found = {row[0] for row in table(read_runs(tmp_path).groups)}
+    assert found > offline | {"gcr (variant=paper)"}
 
 
 def test_what_all_rows_share_is_not_told_but_validation(tmp_path):
@@ -280,6 +295,8 @@ RESULT = {"class_il": WHOLE, "task_il": WHOLE, "seconds": 2.0, "steps": 9, "devi
             "class_il.accuracy must be null or from 0 to",
         ),
         (json.dumps(RESULT | {"memory_bytes": 10**300}), "result.memory_bytes must be a finite number >= 0"),
+        (json.dumps(RESULT | {"first_stages": [1]}), "result.first_stages must be a stage below 1 for each task, got"),
+        (json.dumps(RESULT | {"first_stages": 0}), "result.first_stages must be a stage below 1 for each task, got 0"),
         (json.dumps(RESULT | {"steps": -5}), "result.steps must be a finite number >= 0"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [[1.0, 2.0]]}}), "must have the same shape"),
         (json.dumps(RESULT | {"task_il": WHOLE | {"matrix": [["a"]]}}), "matrix must be numbers from 0 to 100"),

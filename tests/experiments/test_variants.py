@@ -1,20 +1,67 @@
-"""GCR.paper and GCR.released: all details in which the GCR paper and its released code differ, at once."""
+"""GCR.paper and GCR.released: all details in which the GCR paper and its released code differ, at once; and defaults of
+single methods."""
 
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from made_runs import put_run, square
 
 from gcr.analysis.load import read_runs
 from gcr.analysis.tables import distinctions
-from gcr.experiments import variants
-from gcr.experiments.describe import differing
+from gcr.experiments import experiment, variants
+from gcr.experiments.describe import differing, setting_lines
 from gcr.experiments.experiment import compose, owners_of, settings_of
+from gcr.experiments.optimizers import OptimizerSpec
 from gcr.experiments.variants import GCR, PAPER, RELEASED, VARIANTS
-from gcr.methods import Gcr
+from gcr.memory import Policy
+from gcr.methods import METHODS, DerPlusPlus, Gcr, GcrPlus, Icarl, Mir
 from gcr.paper.plan import Request, make_plan
 from gcr.select import GradApprox
 from gcr.settings import BadInput, setting_names
+
+ONLINE_LR = {"lr": 0.01}
+# What a method has of loss, memory and optimizer on S-CIFAR-10, beyond the defaults of fields: offline, and online.
+OWN_DEFAULTS = {method.name: ({}, ONLINE_LR) for method in METHODS} | {
+    "icarl": ({"weight_decay": 1e-5}, ONLINE_LR | {"weight_decay": 1e-5}),
+    "mir": ({"virtual_lr": 0.03}, ONLINE_LR | {"virtual_lr": 0.01}),
+    "der++": ({}, ONLINE_LR | {"alpha": 0.5, "beta": 2.0}),
+    "gcr": (
+        {"admit": "correct", "pool_mode": "class", "pool_view": "weak", "sampling": "split"},
+        ONLINE_LR | {"alpha": 1.0, "beta": 3.0, "gamma": 1.0, "contrast": "features"},
+    ),
+    "gcr+": ({"weight_decay": 5e-4}, {"weight_decay": 5e-4}),
+    "joint": ({}, {}),
+}
+
+
+def own_defaults(method, online):
+    made = compose("seq-cifar10", method, overrides={"online": online})
+    parts = [(made.method, type(made.method)), (made.memory, Policy), (made.optimizer, OptimizerSpec)]
+    declared = [(part, field) for part, kind in parts if part is not None for field in fields(kind)]
+    found = {f.name: getattr(part, f.name) for part, f in declared if getattr(part, f.name) != f.default}
+    return {name: value for name, value in found.items() if name not in ("buffer", "selector")}
+
+
+@dataclass(frozen=True)
+class Mine(Gcr):
+    name: ClassVar[str] = "mine"
+
+
+@dataclass(frozen=True)
+class MineOfMine(Mine):
+    name: ClassVar[str] = "mine-of-mine"
+
+
+@pytest.fixture
+def with_methods(monkeypatch):
+    """A function that adds methods of one's own to the list."""
+
+    def add(*methods):
+        monkeypatch.setattr(experiment, "METHODS", (*METHODS, *methods))
+
+    return add
 
 
 def gcr(**given):
@@ -146,7 +193,7 @@ def test_what_selection_sees_belongs_to_grad_approx(selector):
     other = compose("seq-digits", "gcr", selector=selector)
     assert (other.memory.pool_view, other.memory.pool_mode) == ("plain", "evaluation")
     assert (other.memory.admit, other.method.contrast) == ("correct", "logits")
-    assert variants.nearest(other.settings) == ("released", {})
+    assert variants.nearest(other.settings, Gcr) == ("released", {})
 
 
 def test_every_detail_is_a_setting_of_its_owner():
@@ -204,3 +251,25 @@ def test_reproduce_with_the_default_variant_finds_the_usual_runs():
 def test_an_unknown_variant_is_refused_even_where_nothing_takes_it():
     with pytest.raises(BadInput, match="unknown variant"):
         Request("offline-accuracy", methods=("er",), variant="text")
+
+
+@pytest.mark.parametrize("method", OWN_DEFAULTS)
+def test_defaults_of_methods(method):
+    assert (own_defaults(method, False), own_defaults(method, True)) == OWN_DEFAULTS[method]
+
+
+@pytest.mark.parametrize("parent", [DerPlusPlus, Gcr, GcrPlus, Icarl, Mir])
+def test_a_method_that_inherits_has_its_parents_defaults(parent, with_methods):
+    heir = dataclass(frozen=True)(type("Heir", (parent,), {"name": "heir", "__annotations__": {"name": ClassVar[str]}}))
+    with_methods(heir)
+    assert (own_defaults("heir", False), own_defaults("heir", True)) == OWN_DEFAULTS[parent.name]
+
+
+@pytest.mark.parametrize("method", ["mine", "mine-of-mine"])
+def test_what_inherits_from_gcr_has_its_variants(method, with_methods):
+    with_methods(Mine, MineOfMine)
+    for variant, settings in VARIANTS.items():
+        assert details(compose("seq-digits", method, overrides={"variant": variant})) == settings
+    shown = {key: (text, default) for key, text, default in setting_lines("seq-digits", method)}
+    assert shown == {key: (text, default) for key, text, default in setting_lines("seq-digits", "gcr")}
+    assert settings_of(method, {"variant": "paper"}, several=True) == {"variant": "paper"}

@@ -9,6 +9,8 @@ from conftest import make_scenario
 from named import Training, fresh_state, one_step, train
 from torch.nn import functional as F
 
+import gcr
+from gcr.experiments.experiment import compose
 from gcr.memory import Policy
 from gcr.methods import Gdumb
 from gcr.methods.gdumb import minibatches
@@ -129,6 +131,21 @@ def test_memory_is_balanced_and_enough_to_learn_from():
     outcome = train(make_scenario(flip=False), "convnet", Gdumb(), policy, training, 0)
     assert torch.bincount(outcome.state.memory.columns["label"][:12], minlength=6).tolist() == [2] * 6
     assert outcome.class_il["accuracy"] > 80
+
+
+def test_its_usual_memory_keeps_small_classes():
+    """Of classes with 300 and 3 images in turn, which a reservoir of candidates would lose."""
+    labels = torch.tensor([0, 1] * 2).repeat_interleave(torch.tensor([300, 3] * 2)) + torch.tensor(
+        [0, 2]
+    ).repeat_interleave(303)
+    images = torch.rand(len(labels), 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    scenario = gcr.from_arrays((images, labels), (images, labels), 2)
+    usual = compose("seq-digits", "gdumb", overrides={"buffer": 40})
+    net = build("mlp", scenario.image_shape, 4, seed=0)
+    method = Gdumb(fitting_epochs=1)
+    outcome = gcr.train(scenario, net, usual.make_optimizer(net), method, usual.memory, 0, gcr.Training(epochs=1))
+    kept = outcome.state.memory.labels.bincount(minlength=4).tolist()
+    assert kept == [17, 3, 17, 3]
 
 
 @pytest.mark.parametrize(("n", "sizes"), [(1, [1]), (2, [2]), (5, [4]), (6, [4, 2]), (8, [4, 4])])

@@ -52,6 +52,7 @@ def test_files_of_a_finished_run(finished):
     assert result["class_il"].keys() == {
         *("matrix", "accuracy", "forgetting", "anytime", "learning", "backward_transfer", "forward_transfer")
     }
+    assert result["first_stages"] == [0, 1, 2, 3, 4]
     assert result["versions"].keys() == {"gcr", "torch", "python"}
     assert result["device"] == "cpu"
     assert result["source"] == source()

@@ -1,6 +1,7 @@
 """Any optimizer of torch, on any network: equal to plain training, resumed to the bit."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from gcr.runs.local import set_kernels
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, How, Run, Sgd, Stopped, Training, train
-from gcr.training.optimizer import make_capturable
+from gcr.training.optimizer import check_group_numbers, group_numbers, make_capturable, restore_group_numbers
 from gcr.training.randomness import EpochDraws
 from gcr.training.schedule import make_schedule
 from gcr.training.step import draw_plan
@@ -83,6 +84,67 @@ def test_a_stopped_run_continues_to_the_bit(kind, tmp_path):
         assert torch.equal(a, b)
 
 
+RATES = {
+    "momentum": lambda epoch: {"lr": 0.05 / epoch, "momentum": 0.9 - 0.1 * epoch},
+    "adamw": lambda epoch: {"lr": 0.01 / epoch, "betas": (1 - 0.1 * epoch, 0.99)},
+    "ours": lambda epoch: {"lr": 0.05 / epoch},
+}
+
+
+@pytest.mark.parametrize("kind", RATES)
+def test_a_run_under_a_schedule_continues_to_the_bit(kind, tmp_path):
+    def new_run(folder, stop=lambda: False):
+        folder.mkdir(exist_ok=True)
+        net = vit()
+        optimizer = KINDS[kind](net.parameters())
+
+        def set_rates(epoch):
+            group = vars(optimizer) if kind == "ours" else optimizer.param_groups[0]
+            group.update(RATES[kind](epoch.steps // 3))  # an epoch is 3 steps
+
+        return Run(
+            *(make_scenario(), net, optimizer, Er(), Policy(buffer=12), 0, TRAINING, How()),
+            on_epoch=set_rates,
+            checkpoints=Checkpoints(folder, {}),
+            stop=stop,
+        )
+
+    whole = new_run(tmp_path / "whole")
+    list(whole.advance())
+    steps = iter(range(7))
+    stopped = new_run(tmp_path / "stopped", stop=lambda: next(steps, None) is None)
+    with pytest.raises(Stopped):
+        list(stopped.advance())
+    again = new_run(tmp_path / "stopped")
+    list(again.advance())
+    for a, b in zip(whole.state.net.parameters(), again.state.net.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_of_an_optimizer_are_put_back_or_refused(kind):
+    def made():
+        return KINDS[kind](vit().parameters())
+
+    optimizer, fresh = made(), made()
+    saved = group_numbers(optimizer)
+    assert all(isinstance(value, int | float | tuple) for value in saved[0].values())
+    read = json.loads(json.dumps([saved[0] | {"lr": 0.25}]))
+    check_group_numbers(fresh, read)
+    restore_group_numbers(fresh, read)
+    assert group_numbers(fresh) == [saved[0] | {"lr": 0.25}]
+    for wrong in ([], saved * 2, [{"lr": "0.25"}], [{"lr": -0.25}], [{"lr": [0.25]}], [{"lr": True}], [{"lr": 1e99}]):
+        with pytest.raises(ValueError, match=r"groups|lr must be a number"):
+            check_group_numbers(fresh, wrong)
+
+
+def test_betas_that_give_no_step_are_refused():
+    optimizer = AdamW(vit().parameters())
+    check_group_numbers(optimizer, [{"betas": [0.5, 0.999], "lr": 3.0}])
+    with pytest.raises(ValueError, match="betas must be a number as"):
+        check_group_numbers(optimizer, [{"betas": [0.5, 1.5]}])
+
+
 def test_frozen_parameters_stay(scenario):
     net = vit()
     net.patches.requires_grad_(False)
@@ -121,6 +183,8 @@ def test_memory_is_asked_for(scenario):
         ({"method": "gcr"}, "method must be a Method, got str"),
         ({"method": GCR(20)}, r"method must be a Method, got GCR; as gcr.GCR\(\).method"),
         ({"memory": 20}, "memory must be a Policy or None, got int"),
+        ({"how": "gpu"}, 'device "gpu" cannot be used .*; "cpu" always can'),
+        ({"how": How("cuda:99")}, 'device "cuda:99" cannot be used'),
         ({"seed": -1}, "seed must be a whole number from 0 to 2.32 - 1, got -1"),
     ],
 )

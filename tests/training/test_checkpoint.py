@@ -176,6 +176,9 @@ def rewritten(file, change):
         (lambda about, tensors: about["place"].update(untrained=None), "untrained must be 2 rows of 3 accuracies"),
         (lambda about, tensors: about["place"].update(selections=3), "selections must be a list of objects"),
         (lambda about, tensors: about["place"].update(seconds="x"), "seconds a number"),
+        (lambda about, tensors: about.update(optimizer=3), "optimizer: "),
+        (lambda about, tensors: about.update(optimizer=[{"lr": "x"}]), "lr must be a number as 0.05, got 'x'"),
+        (lambda about, tensors: about.update(optimizer=[{"step": 3}]), "optimizer: "),
         (lambda about, tensors: tensors["memory.kept"].fill_(99), "kept and pooled of state must be <= capacity"),
         (lambda about, tensors: tensors["memory.label"].fill_(77), "memory.label must be 0 to 5"),
     ],
@@ -216,6 +219,14 @@ def test_a_checkpoint_without_a_digest_goes_on(tmp_path):
     about, tensors = read_tensors(newest)
     save_file(tensors, newest, {"gcr": json.dumps(about)})
     assert new_run(tmp_path).state.steps == 6
+
+
+def test_a_checkpoint_of_an_earlier_version_leaves_the_learning_rate(tmp_path):
+    train_to(new_run(tmp_path), 8)
+    rewritten(Checkpoints(tmp_path, {}).files()[0], lambda about, tensors: about.pop("optimizer"))
+    run = new_run(tmp_path, lr=0.2)
+    assert (run.state.steps, run.state.optimizer.lr) == (6, 0.2)
+    assert not run.remarks
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
