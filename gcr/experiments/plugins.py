@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from gcr.files import sha256
-from gcr.memory import POLICIES
+from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS, Method
 from gcr.settings import BadInput, Settings
 
@@ -33,8 +33,9 @@ def policies() -> tuple[type[Any], ...]:
     return (*POLICIES, *(kind for kind in own() if not issubclass(kind, Method)))
 
 
-def digests(*parts: object) -> dict[str, str]:
-    """Of the files that these methods and selectors come from, if they are not gcr's: by name."""
+def digests(method: Method, memory: Policy | None) -> dict[str, str]:
+    """Of the files that method and selector come from, if they are not gcr's: by name."""
+    parts = (method, memory and memory.selector)
     files = {Path(inspect.getfile(type(part))) for part in parts if type(part) in own()}
     return {file.name: sha256(file.read_bytes()) for file in sorted(files)}
 

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from gcr import scenarios
+from gcr.experiments import plugins
 from gcr.experiments.describe import differences
 from gcr.experiments.experiment import Experiment
 from gcr.files import (
@@ -120,9 +121,16 @@ class RunFolder:
         if self.finished:
             try:
                 data = scenarios.entry(experiment.scenario).fingerprint
-                before = self.result().get("data", data)
+                own_code = plugins.digests(experiment.method, experiment.memory)
+                result = self.result()
+                before, code_before = result.get("data", data), result.get("plugins", {})
             except (BadInput, OSError, ValueError):
                 return  # the data is not here, and not needed; or the result cannot be read, and tables will name it
+            if code_before != own_code:
+                raise BadInput(
+                    f"{self.path} was trained with another {', '.join({**code_before, **own_code})}; choose another "
+                    "--name or --out, or remove it"
+                )
             if before != data:
                 raise BadInput(
                     f"{self.path} was trained on other images of {experiment.scenario} (data is {before} there, {data} "

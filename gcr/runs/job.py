@@ -227,7 +227,7 @@ def identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
 
 def _own_code(experiment: Experiment) -> dict[str, Any]:
     """Digests of the plugins that method and selector come from, if they do."""
-    found = plugins.digests(experiment.method, experiment.memory and experiment.memory.selector)
+    found = plugins.digests(experiment.method, experiment.memory)
     return {"plugins": found} if found else {}
 
 

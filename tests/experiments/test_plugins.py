@@ -83,6 +83,9 @@ def test_a_method_and_a_selector_train_in_worker_processes(plugin, tmp_path, mon
     for listed in ("methods", "selectors"):
         assert run_cli([listed]) == 0
     assert "ER with a larger loss" in capsys.readouterr().out
+    file.write_text(file.read_text() + "\n")
+    assert run_cli([*command, *words]) == 2
+    assert f"was trained with another {file.name}; choose another" in " ".join(capsys.readouterr().err.split())
     monkeypatch.setenv(plugins.VARIABLE, "")
     assert run_cli(["table", str(out)]) == 2
     said = " ".join(capsys.readouterr().err.split())
@@ -90,13 +93,13 @@ def test_a_method_and_a_selector_train_in_worker_processes(plugin, tmp_path, mon
 
 
 def test_an_experiment_goes_through_json(plugin):
-    plugin(METHOD, SELECTOR)
+    file = plugin(METHOD, SELECTOR)
     experiment = compose("seq-digits", "louder", selector="newest", overrides={"factor": 3})
     assert experiment.method.factor == 3
     assert Experiment.from_json(experiment.to_json()) == experiment
     assert plugins.methods()[: len(METHODS)] == METHODS
-    assert list(plugins.digests(experiment.method, compose("seq-digits", "er").method)) != []
-    assert plugins.digests(compose("seq-digits", "er").method, None) == {}
+    assert list(plugins.digests(experiment.method, experiment.memory)) == [file.name]
+    assert plugins.digests(compose("seq-digits", "finetune").method, None) == {}
 
 
 @pytest.mark.parametrize(
