@@ -10,7 +10,7 @@ from made_runs import put_run, square
 
 from gcr.analysis.load import read_runs
 from gcr.analysis.tables import distinctions
-from gcr.experiments import experiment, variants
+from gcr.experiments import plugins, variants
 from gcr.experiments.describe import differing, setting_lines
 from gcr.experiments.experiment import compose, owners_of, settings_of
 from gcr.experiments.optimizers import OptimizerSpec
@@ -59,7 +59,7 @@ def with_methods(monkeypatch):
     """A function that adds methods of one's own to the list."""
 
     def add(*methods):
-        monkeypatch.setattr(experiment, "METHODS", (*METHODS, *methods))
+        monkeypatch.setattr(plugins, "METHODS", (*METHODS, *methods))
 
     return add
 
