@@ -65,7 +65,7 @@ class Batched(Er):
 
 
 def test_a_setting_of_two_owners_is_not_lost(monkeypatch):
-    monkeypatch.setattr("gcr.experiments.experiment.METHODS", (*METHODS, Batched))
+    monkeypatch.setattr("gcr.experiments.plugins.METHODS", (*METHODS, Batched))
     both = {"method.batch": "3", "training.batch": "16"}
     made = compose("seq-digits", "batched", overrides=both)
     assert (made.method.batch, made.training.batch) == (3, 16)
