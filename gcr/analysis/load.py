@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gcr.analysis.statistics import Spread, spread
+from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment
 from gcr.files import brief
 from gcr.runs.folder import AGAIN, TRIALS, RunFolder, check_seed, check_together, ended_runs
@@ -224,6 +225,7 @@ def read_runs(path: Path) -> Runs:
 
 def runs_at(path: Path) -> Runs:
     """As ``read_runs``, but there may be none."""
+    plugins.own()  # what is wrong with them is no run's fault
     found: list[StoredRun]
     diverged: list[RunFolder] = []
     if packed := split_path(path):
@@ -282,7 +284,7 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
             continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = brief(error) if isinstance(error, BadInput) else brief_of(error)
-            unreadable.append(Unreadable(run.path, why, *_plugins(run)))
+            unreadable.append(Unreadable(run.path, why, *_remedy(run)))
             continue
         groups.setdefault((run.path.parent, number), []).append((run, experiment, result))
     for rows in groups.values():
@@ -295,11 +297,11 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) 
     return Runs(sorted(found, key=lambda group: group.experiment.place), unreadable, [*diverged])
 
 
-def _plugins(run: StoredRun) -> list[str]:
-    """The remedy where a run's method or selector is of a file that is not given now."""
+def _remedy(run: StoredRun) -> list[str]:
+    """Where a run's method or selector is of a file that is not given now."""
     with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
-        if names := run.result().get("plugins"):
-            return [f"name the files of its method or selector: gcr --plugin {' --plugin '.join(names)}"]
+        if remedy := plugins.lacking(run.result()):
+            return [remedy]
     return []
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from gcr import files
 from gcr.analysis.load import check_result, group_runs
 from gcr.data.cache import ARRAYS, PARTS, described_at
+from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment
 from gcr.learner.state_folder import StateFolder
 from gcr.runs.folder import AGAIN, NAMED, check_seed, check_together, lost_result, wrong_file
@@ -131,7 +132,9 @@ def _check_of_run(path: Path) -> None:
         if "experiment" not in result or "files" not in result:
             files.linked_to_none.append(str(path))
     elif path.name == "experiment.json":
-        check_seed(path.parent, Experiment.from_dict(files.read_json(path)).seed)
+        values = files.read_json(path)
+        of_plugin = plugins.lacking(_result_of(path.with_name("result.json")))
+        check_seed(path.parent, values["seed"] if of_plugin else Experiment.from_dict(values).seed)
     elif not isinstance(files.read_json(path).get("error"), str):  # failure.json
         raise files.Damaged(path, "it does not say why the run ended")
     if path.name in NAMED and (why := wrong_file(path, _result_of(path.with_name("result.json")))):

@@ -101,6 +101,10 @@ def _root(
 ) -> None:
     if plugin:
         os.environ["GCR_PLUGIN"] = os.pathsep.join(map(str, plugin))
+    if os.environ.get("GCR_PLUGIN"):
+        from gcr.experiments import plugins
+
+        plugins.check()
     if Place.of_environment() and context.invoked_subcommand != "run":
         raise BadInput(f"torchrun is for gcr run, got gcr {context.invoked_subcommand}; leave out torchrun")
 

@@ -11,10 +11,11 @@ import importlib.util
 import inspect
 import os
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gcr.files import sha256
 from gcr.memory import POLICIES, Policy
@@ -22,6 +23,11 @@ from gcr.methods import METHODS, Method
 from gcr.settings import BadInput, Settings
 
 VARIABLE = "GCR_PLUGIN"
+
+
+class Plugin(NamedTuple):
+    kinds: tuple[type[Any], ...]
+    digests: dict[str, str]  # of its file, and of those next to it that it imports, when it was imported; by name
 
 
 def methods() -> tuple[type[Method], ...]:
@@ -33,35 +39,59 @@ def policies() -> tuple[type[Any], ...]:
     return (*POLICIES, *(kind for kind in own() if not issubclass(kind, Method)))
 
 
-def digests(method: Method, memory: Policy | None) -> dict[str, str]:
-    """Of the files that method and selector come from, if they are not gcr's: by name."""
-    parts = (method, memory and memory.selector)
-    files = {Path(inspect.getfile(type(part))) for part in parts if type(part) in own()}
-    return {file.name: sha256(file.read_bytes()) for file in sorted(files)}
-
-
 def own() -> tuple[type[Any], ...]:
-    return _classes(os.environ.get(VARIABLE, ""))
+    return tuple(kind for plugin in _given() for kind in plugin.kinds)
+
+
+def digests(method: Method, memory: Policy | None) -> dict[str, str]:
+    """Of the files that method and selector come from, if they are not gcr's."""
+    kinds = {type(method), type(memory and memory.selector)}
+    found = [plugin.digests for plugin in _given() if not kinds.isdisjoint(plugin.kinds)]
+    return {name: digest for of_one in found for name, digest in of_one.items()}
+
+
+def lacking(result: Mapping[str, Any]) -> str:
+    """How to name the files that a result's method or selector is of; empty: they are there, or it is of none."""
+    there = {name for plugin in _given() for name in plugin.digests}
+    names = sorted(set(result.get("plugins") or ()) - there)
+    return f"name the files of its method or selector: gcr --plugin {' --plugin '.join(names)}" if names else ""
+
+
+def check() -> None:
+    """Refuse files that are not there, and make their names absolute. Imports nothing."""
+    files = [Path(file).absolute() for file in _files()]
+    for file in files:
+        if not file.is_file():
+            raise BadInput(f"plugin {file} does not exist; name a Python file with --plugin or {VARIABLE}")
+    os.environ[VARIABLE] = os.pathsep.join(map(str, files))
+
+
+def _files() -> list[str]:
+    return [file for file in os.environ.get(VARIABLE, "").split(os.pathsep) if file]
+
+
+def _given() -> tuple[Plugin, ...]:
+    return _read(tuple(_files()))
 
 
 @cache
-def _classes(files: str) -> tuple[type[Any], ...]:
-    found: list[type[Any]] = []
+def _read(files: tuple[str, ...]) -> tuple[Plugin, ...]:
+    plugins: list[Plugin] = []
     taken = {kind.name for kind in (*METHODS, *POLICIES)}
-    for file in filter(None, files.split(os.pathsep)):
-        module = _module(Path(file))
-        here = [kind for kind in vars(module).values() if _counts(kind, module)]
-        if not here:
+    for file in map(Path, files):
+        module = _module(file.resolve())
+        kinds = [kind for kind in vars(module).values() if _counts(kind, module)]
+        if not kinds:
             raise BadInput(f"{file} must have a Method or a selector, a frozen dataclass; see CONTRIBUTING.md")
-        for kind in here:
+        for kind in kinds:
             name = kind.__dict__.get("name")
             if not isinstance(name, str) or not isinstance(getattr(kind, "summary", None), str):
                 raise BadInput(f"{kind.__name__} in {file} must have a name and a summary of its own, as ClassVar[str]")
             if name in taken:
                 raise BadInput(f'name of {kind.__name__} in {file} must be new, got "{name}", which there is already')
             taken.add(name)
-            found.append(kind)
-    return tuple(found)
+        plugins.append(Plugin(tuple(kinds), _digests(module)))
+    return tuple(plugins)
 
 
 def _counts(kind: object, module: ModuleType) -> bool:
@@ -72,7 +102,7 @@ def _counts(kind: object, module: ModuleType) -> bool:
 
 def _module(file: Path) -> ModuleType:
     """Importable by its name in other processes too, which get this one's ``sys.path``."""
-    name, file = file.stem, file.absolute()
+    name = file.stem
     if file.suffix != ".py" or not name.isidentifier():
         raise BadInput(f"a plugin must be a Python file whose name is an identifier, got {file.name}; rename it")
     if not file.is_file():
@@ -80,7 +110,7 @@ def _module(file: Path) -> ModuleType:
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     there = importlib.util.find_spec(name)
-    if there is None or there.origin is None or Path(there.origin) != file:
+    if there is None or there.origin is None or Path(there.origin).resolve() != file:
         raise BadInput(f"a plugin must not have the name of another module, got {file.name}; rename it")
     try:
         return importlib.import_module(name)
@@ -88,3 +118,17 @@ def _module(file: Path) -> ModuleType:
         raise
     except Exception as error:
         raise BadInput(f"{file} cannot be imported ({type(error).__name__}: {error})") from error
+
+
+def _digests(module: ModuleType) -> dict[str, str]:
+    found: dict[str, str] = {}
+    waiting, folder = [module], Path(str(module.__file__)).resolve().parent
+    while waiting:
+        one = waiting.pop()
+        file = Path(str(one.__file__)).resolve()
+        if file.name in found or file.parent != folder:
+            continue
+        found[file.name] = sha256(file.read_bytes())
+        names = {v.__name__ if inspect.ismodule(v) else getattr(v, "__module__", "") for v in vars(one).values()}
+        waiting += [sys.modules[name] for name in names if getattr(sys.modules.get(name), "__file__", None)]
+    return dict(sorted(found.items()))

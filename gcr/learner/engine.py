@@ -286,7 +286,7 @@ class Engine:
         assert state.memory is not None
         self.refuse_diverged()
         key = (self.seed, int(state.memory.updates))
-        randomness = torch_randomness((self.seed, state.steps), self.device)
+        randomness = torch_randomness((self.seed, state.steps), self.device, "selection")
         with computing(self.precision, self.device, autocast=False), randomness:
             about = reselect(state.memory, policy, self.method, state.net, self.views, key, extras=state.extras)
         state.selections = [*state.selections, {"task": self.tasks} | about][-KEPT_SELECTIONS:]

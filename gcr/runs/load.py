@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gcr.augment import Views
+from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment
 from gcr.files import brief
 from gcr.memory import Buffer
@@ -97,14 +98,15 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
         seeds = sorted(path.parent.name for path in run.path.glob("*/result.json")) if run.path.is_dir() else []
         hint = f"give one of its runs, as {run.path / seeds[0]}" if seeds else "give a folder that has a result.json"
         raise BadInput(f"{run.path} is not a finished run; {hint}")
-    file = run.path / MODEL_FILE
+    file, remedy = run.path / MODEL_FILE, "train it again"
     try:
         values, result = run.experiment_values(), run.result()
+        remedy = plugins.lacking(result) or remedy
         experiment = Experiment.from_dict(values)
         check_together(values, result)
     except (OSError, *MISFITS) as error:
         why = brief(error) if isinstance(error, BadInput | OSError) else brief_of(error)
-        raise BadInput(f"{run.path} cannot be read ({why}); train it again") from None
+        raise BadInput(f"{run.path} cannot be read ({why}); {remedy}") from None
     if not file.exists():
         if wrong_file(file, result):
             raise BadInput(f"{file} is missing; {AGAIN}")

@@ -255,7 +255,8 @@ class Run:
                 assert state.memory is not None
                 recompute_bn_on_memory(state.net, state.memory, self.scenario.views)
             key = (self.seed, state.stage)
-            with state.net.unshared(), torch_randomness((self.seed, state.steps), self.device):
+            randomness = torch_randomness((self.seed, state.steps), self.device, "end of a stage")
+            with state.net.unshared(), randomness:
                 self.method.end_stage(state.net, state.memory, self.scenario.views, state.extras, key)
             self.shares.same_everywhere(*state_tensors(state.net).values(), *state.extras.values())
             self._refuse_bad_weights(f"at the end of task {state.stage + 1}")

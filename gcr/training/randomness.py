@@ -11,6 +11,7 @@ the device: a captured step needs nothing from the host.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -134,15 +135,14 @@ class EpochDraws:
 
 
 @contextmanager
-def torch_randomness(key: tuple[int, int], device: torch.device) -> Iterator[None]:
-    """Inside, what torch draws on a CPU, as for dropout, follows ``key``: (seed, steps so far). Numbers drawn outside
-    are not touched."""
+def torch_randomness(key: tuple[int, int], device: torch.device, field: str = "step") -> Iterator[None]:
+    """Inside, what torch draws on a CPU, as for dropout, follows ``key`` and ``field``; ``key`` is (seed, steps so
+    far). Numbers drawn outside are not touched."""
     if device.type != "cpu":
         yield
         return
-    seed, steps = key
     before = torch.get_rng_state()
-    torch.default_generator.manual_seed((seed << 32) + steps)
+    torch.default_generator.manual_seed(zlib.crc32(f"{field} {key}".encode()))  # torch takes 32 bits
     try:
         yield
     finally:

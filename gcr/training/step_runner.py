@@ -86,6 +86,7 @@ class StepRunner:
             if any(self.graphs.values()):
                 torch.cuda.synchronize(self.state.step.device)  # a graph may still run
             self.graphs.clear()
+            self.graph_pool = torch.cuda.graph_pool_handle()  # torch does not open one again whose graphs are gone
             self.captured_with = numbers
         if not self.captures:
             self._launch(size, replaying, offers)

@@ -84,12 +84,26 @@ def test_a_method_and_a_selector_train_in_worker_processes(plugin, tmp_path, mon
         assert run_cli([listed]) == 0
     assert "ER with a larger loss" in capsys.readouterr().out
     file.write_text(file.read_text() + "\n")
+    assert run_cli([*command, *words]) == 0  # this process has the code that trained
+    plugins._read.cache_clear()
     assert run_cli([*command, *words]) == 2
     assert f"was trained with another {file.name}; choose another" in " ".join(capsys.readouterr().err.split())
     monkeypatch.setenv(plugins.VARIABLE, "")
     assert run_cli(["table", str(out)]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert f"name the files of its method or selector: gcr --plugin {file.name}" in said
+
+
+def test_a_file_that_a_plugin_imports_counts(plugin, tmp_path, monkeypatch):
+    helper = tmp_path / f"help_{tmp_path.name}.py"
+    helper.write_text("FACTOR = 2.0\n")
+    file = plugin(METHOD, f"\nfrom {helper.stem} import FACTOR\nimport {helper.stem}\n")
+    experiment = compose("seq-digits", "louder")
+    assert set(plugins.digests(experiment.method, experiment.memory)) == {file.name, helper.name}
+    found = {"plugins": plugins.digests(experiment.method, experiment.memory)}
+    assert plugins.lacking(found) == ""
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    assert plugins.lacking(found).startswith("name the files of its method or selector: gcr --plugin ")
 
 
 def test_an_experiment_goes_through_json(plugin):

@@ -16,6 +16,7 @@ from gcr.methods import Er, Gcr
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, Diverged, How, Stopped, loop
+from gcr.training.randomness import torch_randomness
 
 
 def new_run(folder, identity=None, how=None, lr=0.05, epochs=3, stop=lambda: False):
@@ -295,6 +296,17 @@ def test_dropout_follows_seed_and_step(tmp_path, steps):
     assert continued.state.class_il == whole.state.class_il
     for a, b in zip(whole.state.net.parameters(), continued.state.net.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_torch_draws_other_numbers_for_each_seed_step_and_purpose():
+    def drawn(*key, **field):
+        with torch_randomness(key, torch.device("cpu"), **field):
+            return tuple(torch.rand(3).tolist())
+
+    keys = [(0, 7), (1, 7), (2**32 - 1, 7), (0, 8), (0, 2**32 + 7)]
+    found = {drawn(*key) for key in keys} | {drawn(0, 7, field="selection")}
+    assert len(found) == 6
+    assert drawn(0, 7) in found
 
 
 def test_extra_state_of_modules_is_refused_with_checkpoints(tmp_path):

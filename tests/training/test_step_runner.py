@@ -57,14 +57,17 @@ def test_a_capture_without_memory_is_no_reason_to_run_eagerly(monkeypatch):
 @pytest.mark.parametrize("made", [Sgd, SGD, AdamW])
 def test_steps_are_captured_again_when_the_learning_rate_changes(made, monkeypatch):
     """A graph has it as a number. What stands for one here replays its step, and says when it was captured."""
-    captured, ran = [], []
+    captured, ran, pools = [], [], []
 
     def capture(launch, device, graph_pool):
+        assert graph_pool not in pools  # torch opens none again whose graphs are gone
+        pools.append(graph_pool)
         captured.append(len(ran))
         return SimpleNamespace(replay=launch)
 
     monkeypatch.setattr(step_runner, "capture", capture)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     runner = object.__new__(StepRunner)
     rate = optimizer(made)
     runner.state = SimpleNamespace(optimizer=rate, step=torch.zeros(()), stage=0, steps=0, epoch_steps=0, offered=True)
