@@ -10,8 +10,10 @@ from gcr.classifier import saved
 from gcr.classifier.examples import Progress, read_examples
 from gcr.classifier.held_out import digests
 from gcr.classifier.predict import merged
+from gcr.classifier.saved import Classifier
 from gcr.classifier.sources import find_unlabelled
 from gcr.learner.state_folder import StateFolder
+from gcr.settings import BadInput
 
 
 class Forgotten(NamedTuple):
@@ -19,6 +21,7 @@ class Forgotten(NamedTuple):
     given: int  # examples
     replayed: int  # of memory, erased
     held_out: int
+    written: bool  # whether any version had copies
     bare: tuple[str, ...]  # classes without an example to replay from now on
 
 
@@ -30,8 +33,8 @@ def forget(
     say: Callable[[str], None] = print,
     progress: Progress = lambda what, done, total: None,
 ) -> Forgotten:
-    """Erase copies of these examples. The version that is written is then the only one. Call it with ``folder.lock()``
-    held."""
+    """Erase copies of these examples. If any version has some, the one that is written is then the only one. Call it
+    with ``folder.lock()`` held."""
     folder.check_writable()
     classifier = saved.load(folder)
     learner, asked, given = classifier.learner, set[bytes](), 0
@@ -41,16 +44,31 @@ def forget(
             say(note)
         asked.update(digests(read.examples))
         given += len(read.rows)
-    replayed = [row for row, digest in enumerate(digests(learner.memory.examples)) if digest in asked]
-    stays = [row for row, digest in enumerate(digests(classifier.held_out)) if digest not in asked]
-    held_out = len(classifier.held_out) - len(stays)
-    if not replayed and not held_out:
-        return Forgotten(folder.versions()[0], given, 0, 0, ())
+    replayed, held_out = _copies(classifier, asked)
+    newest, *others = folder.versions()
+    if not replayed and not held_out and not any(_has_copies(folder, version, asked) for version in others):
+        return Forgotten(newest, given, 0, 0, False, ())
     before = learner.memory.counts()
     learner.forget(replayed)
-    learner.forgot = True  # held-out examples count too
+    learner.forgot = True  # other examples than those to replay count too
+    stays = sorted(set(range(len(classifier.held_out))).difference(held_out))
     classifier.held_out = classifier.held_out[stays]
     classifier.held_out_labels = [classifier.held_out_labels[row] for row in stays]
     after = learner.memory.counts()
     bare = tuple(str(name) for name, n in before.items() if n and not after[name])
-    return Forgotten(classifier.write(), given, len(replayed), held_out, bare)
+    return Forgotten(classifier.write(), given, len(replayed), len(held_out), True, bare)
+
+
+def _copies(classifier: Classifier, asked: set[bytes]) -> tuple[list[int], list[int]]:
+    """Rows of memory, and of what is held out, that are among those ``asked`` for."""
+    both = (classifier.learner.memory.examples, classifier.held_out)
+    to_replay, held_out = ([row for row, one in enumerate(digests(of)) if one in asked] for of in both)
+    return to_replay, held_out
+
+
+def _has_copies(folder: StateFolder, version: int, asked: set[bytes]) -> bool:
+    """Of an earlier version. One that cannot be read may have some."""
+    try:
+        return any(_copies(saved.load(folder, version=version), asked))
+    except BadInput:
+        return True

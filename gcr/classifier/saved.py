@@ -106,8 +106,8 @@ def new_net(name: str, form: Form, n_classes: int, seed: int) -> torch.nn.Module
     return build(name, (channels, height, width), n_classes, seed)
 
 
-def load(folder: StateFolder, device: str = "cpu") -> Classifier:
-    about, tensors = folder.read()
+def load(folder: StateFolder, device: str = "cpu", version: int | None = None) -> Classifier:
+    about, tensors = folder.read(version)
     if not isinstance(about.get("classifier"), dict):
         raise BadInput(
             f"{folder.path} was written by learner.save, not by gcr update; read it with gcr.Learner.load(path, net)"

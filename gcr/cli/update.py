@@ -193,7 +193,7 @@ def forget(
         folder.read()  # says that there is no state
     with _locked(folder, wait), closing(Bars()) as progress:
         done = run_forget(folder, files, path_column, skip_bad, _say, progress)
-    if not done.replayed and not done.held_out:
+    if not done.written:
         out.say(f"{state} remembers none of these {done.given} examples; it is unchanged, at version {done.version}")
         return
     if done.bare:

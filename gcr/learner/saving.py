@@ -38,6 +38,7 @@ NET, EXTRA, MEMORY, OPTIMIZER = "net.", "extra.", "memory.", "optimizer."
 def save(learner: Core, path: str | Path) -> None:
     about, tensors = state(learner)
     StateFolder(path).write({"learner": about}, tensors, alone=learner.forgot)
+    learner.forgot = False
 
 
 def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -82,8 +82,11 @@ class StateFolder:
             finally:
                 shutil.rmtree(part, ignore_errors=True)
             for old in there[0 if alone else KEPT - 1 :]:
-                with suppress(OSError):  # the new version is there; the next write tries again
+                try:
                     self._drop(old)
+                except OSError as error:  # the new version is there; the next write tries again
+                    if alone:
+                        raise self._unwritable(error) from None
             return number
 
     def check_writable(self) -> None:

@@ -261,7 +261,7 @@ class RunFolder:
     def drop_unfinished(self) -> None:
         """Drop the checkpoints that an unfinished run left, unless it is being trained."""
         if self.saved:
-            with suppress(Busy), self.locked():
+            with suppress(Busy, OSError), self.locked():  # whoever trains it says why it cannot
                 if not self.finished:
                     self._drop_checkpoints()
 

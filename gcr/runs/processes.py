@@ -8,6 +8,7 @@ are the same everywhere, a copy costs bytes and no messages.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -114,7 +115,7 @@ def run_shared(job: Job, listen: Listener, how: Execution) -> Stop:
         stopped |= event.stopped
         listen(event)
 
-    if how.fresh and not how.rank:
+    if how.fresh and not how.rank and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         job.folder.drop_unfinished()
     (follow_job if how.rank else run_job)(0, job, how, hear, stop)
     if stopped and not stop():

@@ -127,8 +127,10 @@ def restore_optimizer(optimizer: AnyOptimizer, tensors: Mapping[str, Tensor]) ->
 
 
 def group_numbers(optimizer: AnyOptimizer) -> list[dict[str, Any]]:
-    """The numbers of each group, which a schedule changes: lr, betas, initial_lr. No tensors, flags or functions."""
-    return [{name: value for name, value in g.items() if _are_numbers(value)} for g in _groups(optimizer)]
+    """The numbers of each group, which a schedule changes: lr (a tensor's too), betas, initial_lr. No flags or
+    functions."""
+    plain = [{name: _plain(value) for name, value in group.items()} for group in _groups(optimizer)]
+    return [{name: value for name, value in group.items() if _are_numbers(value)} for group in plain]
 
 
 def check_group_numbers(optimizer: AnyOptimizer, saved: Any) -> None:
@@ -138,7 +140,7 @@ def check_group_numbers(optimizer: AnyOptimizer, saved: Any) -> None:
         raise ValueError(f"it has {len(saved)} groups there, {len(groups)} here")
     for group, numbers in zip(groups, saved, strict=True):
         for name, value in numbers.items():
-            now = group[name] if isinstance(optimizer, Sgd) else group.get(name, value)  # a schedule adds some
+            now = _plain(group[name] if isinstance(optimizer, Sgd) else group.get(name, value))  # a schedule adds some
             alike = _are_numbers(value) and _are_numbers(now) and np.shape(value) == np.shape(now)
             if not (alike and _in_bounds(np.asarray(value), np.asarray(now))):
                 raise ValueError(f"{name} must be a number as {now!r:.40}, got {value!r:.40}")
@@ -146,11 +148,19 @@ def check_group_numbers(optimizer: AnyOptimizer, saved: Any) -> None:
 
 def restore_group_numbers(optimizer: AnyOptimizer, saved: Sequence[Mapping[str, Any]]) -> None:
     for group, numbers in zip(_groups(optimizer), saved, strict=True):
-        group.update({name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()})
+        for name, value in numbers.items():
+            if isinstance(group.get(name), Tensor):
+                group[name].fill_(value)  # where a captured step reads it
+            else:
+                group[name] = tuple(value) if isinstance(value, list) else value
 
 
 def _groups(optimizer: AnyOptimizer) -> list[dict[str, Any]]:
     return [vars(optimizer)] if isinstance(optimizer, Sgd) else optimizer.param_groups
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
 
 
 def _in_bounds(value: np.ndarray, now: np.ndarray) -> bool:

@@ -21,6 +21,8 @@ from made_learners import HOLD
 from PIL import Image
 
 from gcr.classifier import saved
+from gcr.classifier.examples import read_examples
+from gcr.classifier.sources import find_unlabelled
 from gcr.cli import update as commands
 from gcr.cli.main import run_cli
 from gcr.learner import state_folder
@@ -484,3 +486,39 @@ def test_a_class_of_which_nothing_is_left_is_named(gcr, state):
     assert code == 0
     assert "no example left to replay of ant" in said
     assert saved.load(StateFolder(state)).learner.memory.counts()["bee"] > 0
+
+
+def test_copies_in_an_earlier_version_alone_are_erased(gcr, state):
+    """Memory has let them go since."""
+    write_rows(Path("second.csv"), ["cow", "dog"], seed=1)
+    assert gcr("update", "state", "second.csv", "--epochs", "4", "--memory", "20")[0] == 0
+    folder = StateFolder(state)
+    now, before = (saved.load(folder, version=version).learner.memory.examples.tolist() for version in (2, 1))
+    form = saved.load(folder).form
+    (source,) = find_unlabelled([Path("first.csv")], form.known_columns, None)
+    examples = read_examples(source, form, False, lambda *_: None).examples.tolist()
+    row = next(row for row, one in enumerate(examples) if one in before and one not in now)
+    header, *rows = Path("first.csv").read_text().splitlines()
+    Path("some.csv").write_text(f"{header}\n{rows[row]}\n")
+    code, out, _ = gcr("forget", "state", "some.csv")
+    assert code == 0
+    assert "version 3, erased 0 examples to replay and 0 held out, of 1 given" in " ".join(out.split())
+    assert folder.versions() == [3]
+    assert gcr("predict", "state", "second.csv")[0] == 0
+
+
+def test_an_earlier_version_that_cannot_be_removed_is_said(gcr, state, monkeypatch):
+    rows = Path("first.csv").read_text().splitlines()
+    Path("some.csv").write_text("\n".join(rows[:11]) + "\n")
+
+    def refuse(self, number):
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFolder, "_drop", refuse)
+        code, _, said = gcr("forget", "state", "some.csv")
+    assert code == 2
+    assert "Permission denied" in " ".join(said.split())
+    assert StateFolder(state).versions() == [2, 1]
+    assert gcr("forget", "state", "some.csv")[0] == 0
+    assert StateFolder(state).versions() == [3]

@@ -138,6 +138,17 @@ def test_numbers_of_an_optimizer_are_put_back_or_refused(kind):
             check_group_numbers(fresh, wrong)
 
 
+def test_a_rate_that_is_a_tensor_is_saved_and_stays_where_it_is():
+    """A captured step reads it there."""
+    optimizer, fresh = (AdamW(vit().parameters(), lr=torch.tensor(0.5)) for _ in range(2))
+    optimizer.param_groups[0]["lr"].fill_(0.25)
+    rate = fresh.param_groups[0]["lr"]
+    check_group_numbers(fresh, json.loads(json.dumps(group_numbers(optimizer))))
+    restore_group_numbers(fresh, group_numbers(optimizer))
+    assert fresh.param_groups[0]["lr"] is rate
+    assert float(rate) == 0.25
+
+
 def test_betas_that_give_no_step_are_refused():
     optimizer = AdamW(vit().parameters())
     check_group_numbers(optimizer, [{"betas": [0.5, 0.999], "lr": 3.0}])
