@@ -209,20 +209,17 @@ def _make_run(
 def identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
     """What a checkpoint must agree with to be continued."""
     on_gpu = how.device.startswith("cuda")
-    return (
-        experiment.settings
-        | _own_code(experiment)
-        | {
-            "data": scenarios.entry(experiment.scenario).fingerprint,
-            "version of gcr": gcr.__version__,
-            "version of torch": torch.__version__,
-            "compiled": how.mode == "compiled",
-            "device": "cuda" if on_gpu else "cpu",
-            "precision computed in": resolved(experiment.training.precision, torch.device(how.device)),
-            "threads": None if on_gpu else how.threads,
-            "deterministic": how.deterministic,
-        }
-    )
+    carried_out = {
+        "data": scenarios.entry(experiment.scenario).fingerprint,
+        "version of gcr": gcr.__version__,
+        "version of torch": torch.__version__,
+        "compiled": how.mode == "compiled",
+        "device": "cuda" if on_gpu else "cpu",
+        "precision computed in": resolved(experiment.training.precision, torch.device(how.device)),
+        "threads": None if on_gpu else how.threads,
+        "deterministic": how.deterministic,
+    }
+    return experiment.settings | _own_code(experiment) | carried_out
 
 
 def _own_code(experiment: Experiment) -> dict[str, Any]:

@@ -289,7 +289,8 @@ class Run:
         state, policy = self.state, self.policy
         assert policy is not None
         assert state.memory is not None
-        key, randomness = (self.seed, len(state.selections)), torch_randomness((self.seed, state.steps), self.device)
+        key = (self.seed, len(state.selections))
+        randomness = torch_randomness((self.seed, state.steps), self.device, "selection")
         with computing(self.precision, self.device, autocast=False), randomness:
             about = reselect(
                 state.memory, policy, self.method, state.net, self.scenario.views, key, arrived, state.extras
