@@ -44,14 +44,13 @@ def metric_of(result: dict[str, Any], protocol: str, metric: str) -> float | Non
     if metric in ("anytime", "learning") and len(matrix) == 1 < len(matrix[0]):
         return None
     if metric == "forgetting_with_last":  # is in no result
-        return forgetting_with_last(matrix, result.get("first_stages") or _first_stages(values))
+        return forgetting_with_last(matrix, result.get("first_stages") or _first_stages(matrix, values.get("anytime")))
     return values.get(metric)
 
 
-def _first_stages(values: dict[str, Any]) -> list[int]:
+def _first_stages(matrix: list[list[float]], anytime: float | None) -> list[int]:
     """The stage in which each task begins, of a result of an earlier version. Where stages are not tasks it does not
     say: all evaluations count."""
-    matrix, anytime = values["matrix"], values.get("anytime")
     by_task = list(range(len(matrix[0])))
     as_many = len(matrix) == len(by_task)
     if as_many and (anytime is None or math.isclose(anytime, anytime_accuracy(matrix, by_task))):

@@ -59,11 +59,14 @@ def lacking(result: Mapping[str, Any]) -> str:
 
 def check() -> None:
     """Refuse files that are not there, and make their names absolute. Imports nothing."""
-    files = [Path(file).absolute() for file in _files()]
-    for file in files:
-        if not file.is_file():
-            raise BadInput(f"plugin {file} does not exist; name a Python file with --plugin or {VARIABLE}")
+    files = [_existing(Path(file).absolute()) for file in _files()]
     os.environ[VARIABLE] = os.pathsep.join(map(str, files))
+
+
+def _existing(file: Path) -> Path:
+    if not file.is_file():
+        raise BadInput(f"plugin {file} does not exist; name a Python file with --plugin or {VARIABLE}")
+    return file
 
 
 def _files() -> list[str]:
@@ -79,7 +82,7 @@ def _read(files: tuple[str, ...]) -> tuple[Plugin, ...]:
     plugins: list[Plugin] = []
     taken = {kind.name for kind in (*METHODS, *POLICIES)}
     for file in map(Path, files):
-        module = _module(file.resolve())
+        module = _module(_existing(file).resolve())
         kinds = [kind for kind in vars(module).values() if _counts(kind, module)]
         if not kinds:
             raise BadInput(f"{file} must have a Method or a selector, a frozen dataclass; see CONTRIBUTING.md")
@@ -105,8 +108,6 @@ def _module(file: Path) -> ModuleType:
     name = file.stem
     if file.suffix != ".py" or not name.isidentifier():
         raise BadInput(f"a plugin must be a Python file whose name is an identifier, got {file.name}; rename it")
-    if not file.is_file():
-        raise BadInput(f"plugin {file} does not exist; name a Python file with --plugin or {VARIABLE}")
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     there = importlib.util.find_spec(name)

@@ -34,8 +34,7 @@ from gcr.models import Network, attach, order_weights
 from gcr.models.network import HeadAlone, frozen_norm
 from gcr.settings import BadInput
 from gcr.training.numerics import computing
-from gcr.training.optimizer import AnyOptimizer
-from gcr.training.sgd import Sgd
+from gcr.training.optimizer import AnyOptimizer, held_parameters
 
 
 class Core:
@@ -271,8 +270,7 @@ class Core:
 
 def _refuse_more_than(head: nn.Linear, optimizer: AnyOptimizer) -> None:
     own = set(head.parameters())
-    groups = [optimizer.parameters] if isinstance(optimizer, Sgd) else [g["params"] for g in optimizer.param_groups]
-    if any(parameter not in own for group in groups for parameter in group):
+    if any(parameter not in own for parameter in held_parameters(optimizer)):
         raise BadInput(
             "with frozen=True the optimizer must hold the head's parameters alone; give a function, as "
             "optimizer=lambda head: torch.optim.Adam(head)"

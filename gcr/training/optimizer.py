@@ -22,11 +22,7 @@ def trained_parameters(optimizer: AnyOptimizer, net: nn.Module) -> list[nn.Param
     if isinstance(optimizer, torch.optim.LBFGS) or not isinstance(optimizer, AnyOptimizer):
         kind = type(optimizer).__name__
         raise BadInput(f"optimizer must be gcr.Sgd or one of torch.optim that needs no closure, got {kind}")
-    if isinstance(optimizer, Sgd):
-        held = optimizer.parameters
-    else:
-        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    own = set(net.parameters())
+    held, own = held_parameters(optimizer), set(net.parameters())
     if not own.issuperset(held):
         raise BadInput("optimizer holds parameters that are not the network's; make it from net.parameters()")
     wanted = [parameter for parameter in held if parameter.requires_grad]
@@ -35,10 +31,15 @@ def trained_parameters(optimizer: AnyOptimizer, net: nn.Module) -> list[nn.Param
     return wanted
 
 
+def held_parameters(optimizer: AnyOptimizer) -> list[nn.Parameter]:
+    if isinstance(optimizer, Sgd):
+        return optimizer.parameters
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def new_parameters(optimizer: AnyOptimizer, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
     """Those that it does not hold."""
-    groups = [optimizer.parameters] if isinstance(optimizer, Sgd) else [g["params"] for g in optimizer.param_groups]
-    held = {parameter for group in groups for parameter in group}
+    held = set(held_parameters(optimizer))
     return [parameter for parameter in parameters if parameter not in held]
 
 
@@ -99,10 +100,8 @@ def make_capturable(optimizer: AnyOptimizer) -> str:
 
 def numbers_of(optimizer: AnyOptimizer) -> list[Any]:
     """What a captured step has in it of the optimizer: its settings, and where those lie that are tensors."""
-    if isinstance(optimizer, Sgd):
-        return [optimizer.lr, optimizer.weight_decay]
-    groups = optimizer.param_groups
-    return [id(v) if isinstance(v, Tensor) else v for g in groups for n, v in g.items() if n != "params"]
+    settings = [v for g in _groups(optimizer) for name, v in g.items() if name not in ("params", "parameters")]
+    return [id(value) if isinstance(value, Tensor) else value for value in settings]
 
 
 def optimizer_tensors(optimizer: AnyOptimizer) -> Iterator[tuple[str, Tensor]]:
