@@ -33,7 +33,7 @@ def test_captured_steps_are_the_eager_ones(method):
                 run_eagerly(learner)
         learners.append(learner)
     eager, captured = learners
-    assert captured.engine.runner.graphs
+    assert any(captured.engine.runner.graphs.values())
     for mine, theirs in zip(eager.net.parameters(), captured.net.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=2e-3)
     assert torch.equal(eager.memory.examples, captured.memory.examples)
@@ -53,7 +53,7 @@ def test_captured_steps_follow_a_learning_rate_that_changes(optimizer):
                 run_eagerly(learner)
             if number == 30:
                 learner.optimizer.param_groups[0]["lr"] = 0.0
-                before = learner.net[0].weight.clone()
+                before = learner.net[0].weight.detach().clone()  # no graph of it: none could be captured then
         learners.append(learner)
         assert torch.equal(learner.net[0].weight, before)
     eager, captured = learners
@@ -73,14 +73,14 @@ def test_a_layer_unfrozen_between_captured_steps_learns(method):
             if number == 0 and mode == "eager":
                 run_eagerly(learner)
             if number == 20:
-                before = net[0].weight.clone()
+                before = net[0].weight.detach().clone()
                 net[0].requires_grad_(True)
             if number == 40:
                 net[0].requires_grad_(False)
         learners.append(learner)
         assert not torch.equal(net[0].weight, before)
     eager, captured = learners
-    assert captured.engine.runner.graphs
+    assert any(captured.engine.runner.graphs.values())
     torch.testing.assert_close(captured.logits(x), eager.logits(x), atol=2e-3, rtol=2e-3)
 
 

@@ -1,5 +1,6 @@
 """Training on a GPU is that on a CPU; captured, compiled and packed steps compute what eager ones do: pytest -m gpu."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -105,7 +106,8 @@ def test_a_step_that_evicts_by_loss_never_waits_for_the_device():
 
 
 def third_step_without_host_reads(*parts):
-    """They raise in this mode."""
+    """They raise in this mode. A run before it: layers keep lists of each batch size on the device."""
+    train(*deepcopy(parts), How("cuda", "eager"))
     run = new_run(*parts, How("cuda", "eager"))
     steps = run.advance()
     while run.state.steps < 2:
