@@ -87,10 +87,11 @@ class Setup:
 
 def learned(net: Network, memory: dict[str, Tensor], steps: int = 5) -> Network:
     """The network after a few steps on memory."""
-    optimizer = Sgd(list(net.train().parameters()), LR)
+    parameters = list(net.train().parameters())
+    optimizer = Sgd(parameters, LR)
     for _ in range(steps):
         value = nn.functional.cross_entropy(net(memory["image"]), memory["label"])
-        optimizer.step(torch.autograd.grad(value, optimizer.parameters))
+        optimizer.step(parameters, torch.autograd.grad(value, parameters))
     return net
 
 
@@ -184,11 +185,11 @@ def our_step(case: Case, method: Method, setup: Setup) -> Step:
     new = Batch((setup.images,), setup.labels, torch.empty(0), torch.ones(NEW))
     replay = setup.replay()
     loss = method.loss(net, new, replay, extras)
-    optimizer = Sgd(list(net.parameters()), LR)
-    plain: list[Tensor | None] = list(torch.autograd.grad(loss.value, optimizer.parameters, allow_unused=True))
-    gradients = method.project(plain, optimizer.parameters, net, replay, extras, stage=2)
-    before = [p.detach().clone() for p in net.parameters()]
-    optimizer.step(gradients)
+    parameters = list(net.parameters())
+    plain: list[Tensor | None] = list(torch.autograd.grad(loss.value, parameters, allow_unused=True))
+    gradients = method.project(plain, parameters, net, replay, extras, stage=2)
+    before = [p.detach().clone() for p in parameters]
+    Sgd(parameters, LR).step(parameters, gradients)
     return Step(loss.value.item(), _or_zeros(gradients, before), net, _or_zeros(plain, before))
 
 

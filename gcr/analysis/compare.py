@@ -28,6 +28,7 @@ class Line:
     first: Spread | None  # over the seeds that the test takes, as all of the line
     second: Spread | None
     test: Comparison
+    p_holm: float | None = None  # after Holm's correction over all lines
 
     @property
     def paired(self) -> bool:
@@ -51,22 +52,22 @@ def lines(first: Group, second: Group, metrics: Sequence[str], unpaired: bool = 
         if not ours or not theirs:  # there is nothing to doubt
             test = replace(test, warnings=())
         made.append(Line(protocol, metric, means[0], means[1], test))
-    return made
+    corrected = after_holm([line.test.p for line in made])
+    return [replace(line, p_holm=p) for line, p in zip(made, corrected, strict=True)]
 
 
 def sheet(first: Group, second: Group, found: Sequence[Line]) -> Sheet:
-    def texts(line: Line, corrected: float | None) -> list[str]:
+    def texts(line: Line) -> list[str]:
         test = line.test
-        both = ["–" if p is None else f"{p:.2g}" for p in (test.p, corrected)]
+        both = ["–" if p is None else f"{p:.2g}" for p in (test.p, line.p_holm)]
         effect = "–" if test.effect is None else f"{test.effect:.2f}"
         means = [str(of) if of else "–" for of in (line.first, line.second)]
         difference = "–" if test.difference is None else f"{test.difference:+.2f}"
         difference += "" if test.sem is None else f" ± {test.sem:.2f}"
         return [f"{PROTOCOLS[line.protocol]} {METRICS[line.metric]}", *means, difference, test.seeds, *both, effect]
 
-    rows = []
-    for line, p in zip(found, after_holm([line.test.p for line in found]), strict=True):
-        rows.append([Entry(text, bold=p is not None and p < BOLD_P) for text in texts(line, p)])
+    bold = [line.p_holm is not None and line.p_holm < BOLD_P for line in found]
+    rows = [[Entry(text, bold=of) for text in texts(line)] for line, of in zip(found, bold, strict=True)]
     names = [group.folder.name for group in (first, second)]
     seeds = "common seeds" if found[0].paired else "all seeds of each, unpaired"
     return Sheet(f"{names[0]} against {names[1]}: percent, mean ± SEM over {seeds}", COLUMNS, rows)
@@ -118,11 +119,11 @@ def records(found: Sequence[Line]) -> list[dict[str, object]]:
             "test": "paired" if line.paired else "welch",
             "p": line.test.p,
             "effect": line.test.effect,
-            "p_holm": p,
+            "p_holm": line.p_holm,
             "low95": line.test.interval and line.test.interval[0],
             "high95": line.test.interval and line.test.interval[1],
         }
-        for line, p in zip(found, after_holm([line.test.p for line in found]), strict=True)
+        for line in found
     ]
 
 

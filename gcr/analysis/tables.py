@@ -120,8 +120,9 @@ def by_scenario(groups: Sequence[Group]) -> dict[str, list[Group]]:
 def row_names(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
     """The label of each group, with what distinguishes it from others of the same label and buffer size; and what makes
     it no fair comparison with any other row of its table."""
-    unlike = {title: _unlike(members) for title, members in by_scenario(groups).items()}
-    variant = {title: _variant_if_unlike(members) for title, members in by_scenario(groups).items()}
+    together = by_scenario(groups)
+    unlike = {title: _unlike(members) for title, members in together.items()}
+    variant = {title: _variant_if_unlike(members) for title, members in together.items()}
     families: dict[tuple[str, str, str], list[int]] = {}
     for number, group in enumerate(groups):
         families.setdefault((_title(group), group.experiment.label, _buffer(group)), []).append(number)

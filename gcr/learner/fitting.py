@@ -145,7 +145,7 @@ class Training:
         scheduler added, as the initial rate."""
         engine = self.learner.engine
         if engine is not None and engine.own_values:
-            for group, values in zip(engine.state.optimizer.param_groups, engine.own_values, strict=False):  # type: ignore[union-attr]
+            for group, values in zip(engine.state.optimizer.param_groups, engine.own_values, strict=False):
                 for name in group.keys() - values.keys() - {"params"}:
                     del group[name]
                 group.update(values)

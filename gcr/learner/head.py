@@ -60,11 +60,10 @@ def refuse_tied(net: Network) -> None:
 
 def replace_parameter(optimizer: AnyOptimizer, old: nn.Parameter, new: nn.Parameter) -> None:
     """In the optimizer's groups and memory. What it remembers in other shapes than the parameter's begins anew."""
-    if not isinstance(optimizer, Optimizer):
-        optimizer.parameters = [new if held is old else held for held in optimizer.parameters]
-        return
     for group in optimizer.param_groups:
         group["params"] = [new if held is old else held for held in group["params"]]
+    if not isinstance(optimizer, Optimizer):
+        return
     remembered = optimizer.state.pop(old, None) or {}
     shapes = {value.shape for value in remembered.values() if isinstance(value, Tensor) and value.dim()}
     if remembered and shapes <= {old.shape} and len(new) >= len(old):

@@ -217,19 +217,14 @@ def _zeros(layout: Layout) -> Any:
 def _optimizer_about(optimizer: AnyOptimizer, net: nn.Module, own_values: list[dict[str, Any]]) -> dict[str, Any]:
     """Class and groups, with the names of their parameters; inside a schedule, with the values from before it."""
     names = {parameter: name for name, parameter in net.named_parameters()}
-    if isinstance(optimizer, Sgd):
-        values = {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
-        return {
-            "name": "gcr.Sgd",
-            "own": False,
-            "groups": [values | {"params": [names[p] for p in optimizer.parameters]}],
-        }
     both = zip_longest(optimizer.param_groups, own_values)
     groups = [(own or group) | {"params": [names[p] for p in group["params"]]} for group, own in both]
     groups = [group | {"capturable": False} if "capturable" in group else group for group in groups]  # a GPU sets it
     plain = all(_is_plain(value) for group in groups for value in group.values())
-    known = type(optimizer) is getattr(torch.optim, type(optimizer).__name__, None)
-    return {"name": type(optimizer).__name__, "own": not (plain and known), "groups": groups if plain else []}
+    kind = type(optimizer)
+    known = kind in (Sgd, getattr(torch.optim, kind.__name__, None))
+    name = "gcr.Sgd" if kind is Sgd else kind.__name__
+    return {"name": name, "own": not (plain and known), "groups": groups if plain else []}
 
 
 def _is_plain(value: Any) -> bool:
@@ -250,7 +245,9 @@ def _optimizer(about: Mapping[str, Any], given: dict[str, Any], net: nn.Module) 
         held = dict(net.named_parameters())
         groups = [group | {"params": [held[name] for name in group["params"]]} for group in about["groups"]]
         if about["name"] == "gcr.Sgd":
-            return Sgd(groups[0]["params"], groups[0]["lr"], groups[0]["weight_decay"])
+            ours = Sgd((), groups[0]["lr"], groups[0]["weight_decay"])
+            ours.param_groups[:] = groups
+            return ours
         made: list[Optimizer] = [_optimizer_of(about["name"], group) for group in groups]
         made[0].param_groups[:] = groups
         return made[0]

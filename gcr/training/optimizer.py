@@ -32,8 +32,6 @@ def trained_parameters(optimizer: AnyOptimizer, net: nn.Module) -> list[nn.Param
 
 
 def held_parameters(optimizer: AnyOptimizer) -> list[nn.Parameter]:
-    if isinstance(optimizer, Sgd):
-        return optimizer.parameters
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
@@ -45,29 +43,24 @@ def new_parameters(optimizer: AnyOptimizer, parameters: Sequence[nn.Parameter]) 
 
 def add_parameters(optimizer: AnyOptimizer, new: Sequence[nn.Parameter]) -> None:
     """As a group of their own with its first values."""
-    if isinstance(optimizer, Sgd):
-        optimizer.parameters = [*optimizer.parameters, *new]
-    elif new:
+    if new:
         optimizer.add_param_group({"params": list(new)})
 
 
 def drop_parameters(optimizer: AnyOptimizer, parameters: Collection[nn.Parameter]) -> None:
     """From its groups and memory; what it does not hold is no matter."""
-    if isinstance(optimizer, Sgd):
-        optimizer.parameters = [p for p in optimizer.parameters if p not in parameters]
-        return
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if p not in parameters]
-    for parameter in parameters:
-        optimizer.state.pop(parameter, None)
+    if isinstance(optimizer, Optimizer):
+        for parameter in parameters:
+            optimizer.state.pop(parameter, None)
 
 
 def apply_gradients(
     optimizer: AnyOptimizer, parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]
 ) -> None:
     if isinstance(optimizer, Sgd):
-        reached = {id(p): g for p, g in zip(parameters, gradients, strict=True)}
-        optimizer.step([reached.get(id(p)) for p in optimizer.parameters])
+        optimizer.step(parameters, gradients)
         return
     optimizer.zero_grad(set_to_none=True)  # of others: they would move layers that are frozen
     for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -100,7 +93,7 @@ def make_capturable(optimizer: AnyOptimizer) -> str:
 
 def numbers_of(optimizer: AnyOptimizer) -> list[Any]:
     """What a captured step has in it of the optimizer: its settings, and where those lie that are tensors."""
-    settings = [v for g in _groups(optimizer) for name, v in g.items() if name not in ("params", "parameters")]
+    settings = [value for group in optimizer.param_groups for name, value in group.items() if name != "params"]
     return [id(value) if isinstance(value, Tensor) else value for value in settings]
 
 
@@ -128,13 +121,13 @@ def restore_optimizer(optimizer: AnyOptimizer, tensors: Mapping[str, Tensor]) ->
 def group_numbers(optimizer: AnyOptimizer) -> list[dict[str, Any]]:
     """The numbers of each group, which a schedule changes: lr (a tensor's too), betas, initial_lr. No flags or
     functions."""
-    plain = [{name: _plain(value) for name, value in group.items()} for group in _groups(optimizer)]
+    plain = [{name: _plain(value) for name, value in group.items()} for group in optimizer.param_groups]
     return [{name: value for name, value in group.items() if _are_numbers(value)} for group in plain]
 
 
 def check_group_numbers(optimizer: AnyOptimizer, saved: Any) -> None:
     """Refuse, as a ``ValueError``, what ``group_numbers`` gives of no such optimizer."""
-    groups = _groups(optimizer)
+    groups = optimizer.param_groups
     if len(saved) != len(groups):
         raise ValueError(f"it has {len(saved)} groups there, {len(groups)} here")
     for group, numbers in zip(groups, saved, strict=True):
@@ -146,16 +139,12 @@ def check_group_numbers(optimizer: AnyOptimizer, saved: Any) -> None:
 
 
 def restore_group_numbers(optimizer: AnyOptimizer, saved: Sequence[Mapping[str, Any]]) -> None:
-    for group, numbers in zip(_groups(optimizer), saved, strict=True):
+    for group, numbers in zip(optimizer.param_groups, saved, strict=True):
         for name, value in numbers.items():
             if isinstance(group.get(name), Tensor):
                 group[name].fill_(value)  # where a captured step reads it
             else:
                 group[name] = tuple(value) if isinstance(value, list) else value
-
-
-def _groups(optimizer: AnyOptimizer) -> list[dict[str, Any]]:
-    return [vars(optimizer)] if isinstance(optimizer, Sgd) else optimizer.param_groups
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ would load the compiler on its first step, which takes longer than a run on digi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,24 +16,35 @@ from gcr.settings import BadInput
 
 
 class Sgd:
-    """
+    """Rates are in ``param_groups``, as in ``torch.optim``.
+
     >>> net = nn.Linear(2, 1)
     >>> optimizer = Sgd(net.parameters(), lr=0.1)
+    >>> optimizer.param_groups[0]["lr"] = 0.05
     """
+
+    __slots__ = ("param_groups",)
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
         if lr < 0 or weight_decay < 0:
             raise BadInput(f"lr and weight_decay must be >= 0, got {lr} and {weight_decay}")
-        self.parameters, self.lr, self.weight_decay = list(parameters), lr, weight_decay
+        self.param_groups: list[dict[str, Any]] = []
+        self.add_param_group({"params": list(parameters), "lr": lr, "weight_decay": weight_decay})
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """What it lacks is taken from the first."""
+        first = self.param_groups[0] if self.param_groups else {}
+        self.param_groups.append({**first, **group})
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor | None]) -> None:
+    def step(self, parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
         """One gradient per parameter. A parameter without a gradient stays as it is."""
-        reached = [(p, g) for p, g in zip(self.parameters, gradients, strict=True) if g is not None]
-        moved: list[Tensor] = [p for p, _ in reached]
-        along = [g for _, g in reached]
-        if self.weight_decay and reached:
-            decay = torch._foreach_mul(moved, self.weight_decay)
-            torch._foreach_add_(decay, along)
-            along = list(decay)
-        torch._foreach_add_(moved, along, alpha=-self.lr)
+        reached = {p: g for p, g in zip(parameters, gradients, strict=True) if g is not None}
+        for group in self.param_groups:
+            moved: list[Tensor] = [p for p in group["params"] if p in reached]
+            along = [reached[p] for p in group["params"] if p in reached]
+            if group["weight_decay"] and moved:
+                decay = torch._foreach_mul(moved, group["weight_decay"])
+                torch._foreach_add_(decay, along)
+                along = list(decay)
+            torch._foreach_add_(moved, along, alpha=-group["lr"])

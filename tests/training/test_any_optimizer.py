@@ -19,7 +19,13 @@ from gcr.runs.local import set_kernels
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, How, Run, Sgd, Stopped, Training, train
-from gcr.training.optimizer import check_group_numbers, group_numbers, make_capturable, restore_group_numbers
+from gcr.training.optimizer import (
+    apply_gradients,
+    check_group_numbers,
+    group_numbers,
+    make_capturable,
+    restore_group_numbers,
+)
 from gcr.training.randomness import EpochDraws
 from gcr.training.schedule import make_schedule
 from gcr.training.step import draw_plan
@@ -99,7 +105,7 @@ def test_a_run_under_a_schedule_continues_to_the_bit(kind, tmp_path):
         optimizer = KINDS[kind](net.parameters())
 
         def set_rates(epoch):
-            group = vars(optimizer) if kind == "ours" else optimizer.param_groups[0]
+            group = optimizer.param_groups[0]
             group.update(RATES[kind](epoch.steps // 3))  # an epoch is 3 steps
 
         return Run(
@@ -237,3 +243,18 @@ def test_a_step_that_reads_on_the_host_runs_eagerly():
     with pytest.warns(UserWarning, match="the step cannot be captured"):
         outcome = train(make_scenario(), net, Sgd(net.parameters(), 0.1), Er(), Policy(buffer=12), 0, TRAINING, "cuda")
     assert outcome.steps == 18
+
+
+def test_our_rates_are_in_groups_as_those_of_torch():
+    after = []
+    for made in (Sgd, torch.optim.SGD):
+        first, second = (torch.nn.Parameter(torch.tensor([value])) for value in (1.0, 2.0))
+        optimizer = made([first], lr=0.1, weight_decay=0.5)
+        optimizer.add_param_group({"params": [second], "lr": 0.2, "weight_decay": 0.0})
+        optimizer.param_groups[0]["lr"] = 0.3
+        apply_gradients(optimizer, [second, first], [torch.ones(1), torch.ones(1)])
+        after.append((first.item(), second.item()))
+    assert after[0] == pytest.approx((1 - 0.3 * 1.5, 2 - 0.2))
+    assert after[0] == pytest.approx(after[1])
+    with pytest.raises(AttributeError):  # not silently without effect
+        Sgd([first], lr=0.1).lr = 0.2

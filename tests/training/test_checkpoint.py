@@ -226,7 +226,7 @@ def test_a_checkpoint_of_an_earlier_version_leaves_the_learning_rate(tmp_path):
     train_to(new_run(tmp_path), 8)
     rewritten(Checkpoints(tmp_path, {}).files()[0], lambda about, tensors: about.pop("optimizer"))
     run = new_run(tmp_path, lr=0.2)
-    assert (run.state.steps, run.state.optimizer.lr) == (6, 0.2)
+    assert (run.state.steps, run.state.optimizer.param_groups[0]["lr"]) == (6, 0.2)
     assert not run.remarks
 
 

@@ -76,8 +76,8 @@ def test_steps_are_captured_again_when_the_learning_rate_changes(made, monkeypat
     runner._launch = lambda *phase: ran.append(phase)
     for step in range(12):
         if step in (5, 6, 7):
-            for group in [rate] if made is Sgd else rate.param_groups:
-                setattr(group, "lr", step) if made is Sgd else group.update(lr=step)
+            for group in rate.param_groups:
+                group.update(lr=step)
         runner(8)
     assert captured == [1, 8]  # each after a step that warms up: once more where the rate stays as it is
     assert len(ran) == 12
