@@ -18,7 +18,7 @@ import numpy as np
 from gcr.data.source import Pixels, block_rows
 from gcr.settings import BadInput
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".gif", ".tif", ".tiff")
+SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".bmp", ".webp", ".ppm", ".gif", ".tif", ".tiff")
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "PPM", "GIF", "TIFF")  # no others: Pillow runs programs for some
 MAX_PIXELS = 80_000_000  # of one picture: larger ones are taken for bombs
 MAX_DECODED = 40_000_000  # pixels in memory at a time, in all threads: they need up to 24 bytes each

@@ -175,6 +175,18 @@ def test_parquet_of_ones_own_and_in_another_order(tmp_path):
     assert source.train.labels.tolist() == [{0: 2, 1: 0, 2: 1}[label] for label in train[1].tolist()]
 
 
+def test_parquet_files_are_of_the_part_nearest_to_their_name(tmp_path):
+    train, test = CIFAR10
+    write_parquet(tmp_path / "test_v1/data/train.parquet", *train)
+    write_parquet(tmp_path / "test_v1/data/test.parquet", *test)
+    _, source = read(tmp_path, LIKE_CIFAR10)
+    holds(source.train, *train)
+    holds(source.test, *test)
+    write_parquet(tmp_path / "train-test-0.parquet", *test)
+    with pytest.raises(BadInput, match='"train-test-0.parquet" in .* names training and test; rename it'):
+        read(tmp_path, LIKE_CIFAR10)
+
+
 def test_parquet_whose_test_files_have_no_labels(tmp_path):
     """ImageNet's: the validation files are taken; repeated names stay distinct."""
     train, test = made.examples(2, 3, (3, 8, 8)), made.examples(1, 3, (3, 8, 8), seed=1)
@@ -237,6 +249,35 @@ def test_image_folder_takes_the_test_folder_whose_classes_match(tmp_path):
     _, source = read(made.write_folder(tmp_path, files), Wanted("birds", None))
     assert len(source.test.labels) == 12
     assert source.shape == (3, 10, 14)
+
+
+@pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("Train", "Test"), ("TRAIN", "valid")])
+def test_image_folder_whose_parts_are_spelt_in_another_way(tmp_path, train, test):
+    files = {
+        name.replace("train/", f"mri/{train}/").replace("test/", f"mri/{test}/"): content
+        for name, content in made.pictures(parts=("train", "test")).items()
+    }
+    _, source = read(made.write_folder(tmp_path, files), Wanted("birds", None, size=8))
+    assert source.class_names == ("robin", "tit", "wren")
+    assert (len(source.train.labels), len(source.test.labels), source.notes) == (12, 12, ())
+
+
+def test_a_class_may_be_called_as_a_part(tmp_path):
+    files = made.pictures(parts=("",))
+    files |= {name.replace("robin/", "Train/steam/"): content for name, content in files.items() if "robin" in name}
+    _, source = read(made.write_folder(tmp_path, files), Wanted("vehicles", None))
+    assert source.class_names == ("Train", "robin", "tit", "wren")
+
+
+def test_what_is_left_out_of_class_folders_is_told(tmp_path):
+    files = made.pictures()
+    one = next(iter(files.values()))
+    files |= {"train/robin/0.jfif": one, "train/robin/1.heic": one, "train/tit/Thumbs.db": b"", "README.txt": b""}
+    _, source = read(made.write_folder(tmp_path, files), Wanted("birds", None))
+    assert len(source.train.labels) == 13
+    (note,) = source.notes
+    assert note.startswith("left out 1 files that are not pictures (.jpg, ")
+    assert note.endswith("): train/robin/1.heic")
 
 
 def test_image_folder_of_an_official_set_is_in_official_order(tmp_path):

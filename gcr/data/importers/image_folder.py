@@ -1,4 +1,5 @@
 """A folder of pictures for each class: ``train/<class>/…`` and ``test/<class>/…`` (or ``val``), or ``<class>/…`` alone.
+``Training`` and ``Testing``, in any case of letters, are such parts too.
 
 Without a test folder, a stratified share is held out with a stated seed.
 """
@@ -14,7 +15,9 @@ from gcr.data.pictures import SUFFIXES, decode_all, first_shape
 from gcr.data.source import Part, Source, Wanted, stratified
 from gcr.settings import BadInput
 
-TEST_FOLDERS = ("test", "val", "validation", "valid")
+TRAIN_FOLDERS = ("train", "training")
+TEST_FOLDERS = ("test", "testing", "val", "validation", "valid")
+NAMED = 5  # of what is left out; the rest is counted
 TEST_SHARE, TEST_SEED = 0.2, 0
 
 Pictures = list[tuple[str, str]]  # file, class
@@ -38,7 +41,7 @@ def read(tree: Tree, wanted: Wanted) -> Source:
     train, test = found.train, found.test
     if not train:
         raise BadInput(f"{tree.where} holds no folders of pictures; give a folder with a folder for each class")
-    notes = _empty_folders(tree, found)
+    notes = _left_out(tree, found)
     classes = _classes(train, wanted)
     label_of = {class_name: label for label, class_name in enumerate(classes)}
     if test is None:
@@ -63,27 +66,37 @@ def read(tree: Tree, wanted: Wanted) -> Source:
 
 def _parts(tree: Tree) -> _Found:
     names = [name for name in tree.names if _is_picture(name)]
-    roots = {root for name in names if (root := _above_train(name)) is not None}
-    if not roots:
-        root = _common_root(names)
-        return _Found(root, root, _below(names, root))
-    root = min(roots, key=lambda root: (root.count("/"), root))
-    train = _below(names, root + "train/")
-    others = [found for folder in TEST_FOLDERS if (found := _below(names, f"{root}{folder}/"))]
-    classes = {class_name for _, class_name in train}
-    same = [found for found in others if {class_name for _, class_name in found} == classes]
-    return _Found(root, f"{root}train/", train, next(iter(same or others), None))
+    folders = {folder for name in names if (folder := _training_folder(name))}
+    for above in sorted(folders, key=lambda folder: (folder.count("/"), folder)):
+        own = above.split("/")[-2]
+        root = above.removesuffix(f"{own}/")
+        beside = sorted({part for _, part in _below(names, root)} - {own})
+        others = [_below(names, f"{root}{part}/") for word in TEST_FOLDERS for part in beside if part.lower() == word]
+        if own != "train" and beside and not any(others):
+            continue  # a class of that name
+        train = _below(names, above)
+        classes = {class_name for _, class_name in train}
+        same = [found for found in others if {class_name for _, class_name in found} == classes]
+        return _Found(root, above, train, next(filter(None, same or others), None))
+    root = _common_root(names)
+    return _Found(root, root, _below(names, root))
 
 
-def _empty_folders(tree: Tree, found: _Found) -> list[str]:
-    """What is to be said of class folders without pictures."""
+def _left_out(tree: Tree, found: _Found) -> list[str]:
+    """What is to be said of class folders without pictures, and of other files next to pictures."""
     paths = [*tree.folders, *(name.rpartition("/")[0] for name in tree.names)]
     siblings = {path.removeprefix(found.above).split("/")[0] for path in paths if path.startswith(found.above)}
     empty = sorted(name for name in siblings - {name for _, name in found.train} if name and not _is_hidden(name))
-    if not empty:
-        return []
-    more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-    return [f"left out {len(empty)} folders without pictures: {', '.join(empty[:5])}{more}"]
+    beside = {name.rpartition("/")[0] for name, _ in [*found.train, *(found.test or [])]}
+    others = [name for name in tree.names if name.rpartition("/")[0] in beside and not _is_picture(name)]
+    others = [name for name in others if not _is_hidden(name) and not name.endswith(("/Thumbs.db", "/desktop.ini"))]
+    kinds = {"folders without pictures": empty, f"files that are not pictures ({', '.join(SUFFIXES)})": others}
+    return [_counted(what, names) for what, names in kinds.items() if names]
+
+
+def _counted(what: str, names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"left out {len(names)} {what}: {', '.join(names[:NAMED])}{more}"
 
 
 def _is_picture(name: str) -> bool:
@@ -94,14 +107,15 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
-def _above_train(name: str) -> str | None:
-    """The folder, as "" or "a/", that has a ``train`` with class folders, if ``name`` lies in one.
+def _training_folder(name: str) -> str | None:
+    """The first folder of training classes that ``name`` lies in.
 
-    >>> _above_train("birds/train/robin/1.png"), _above_train("vehicles/train/1.png")
-    ('birds/', None)
+    >>> _training_folder("birds/Train/robin/1.png"), _training_folder("vehicles/train/1.png")
+    ('birds/Train/', None)
     """
-    at = f"/{name.rpartition('/')[0]}".find("/train/")
-    return name[:at] if at >= 0 else None
+    parts = name.split("/")
+    at = next((i for i, part in enumerate(parts[:-2]) if part.lower() in TRAIN_FOLDERS), None)
+    return None if at is None else "/".join(parts[: at + 1]) + "/"
 
 
 def _common_root(names: list[str]) -> str:

@@ -1,6 +1,7 @@
 """Hugging Face's parquet files: encoded pictures in a column ``img`` or ``image``, labels as whole numbers.
 
-Files belong to training or test by a word of their path (``train-00000-of-00002.parquet``, ``test/0000.parquet``).
+Files belong to training or test by a word of their name, or of the nearest folder that has one
+(``train-00000-of-00002.parquet``, ``test/0000.parquet``).
 """
 
 from __future__ import annotations
@@ -89,8 +90,22 @@ def _all_labels(shards: list[_Shard]) -> Labels:
 
 
 def _files(tree: Tree, word: str) -> list[str]:
-    pattern = re.compile(rf"(^|/|[-_]){word}([-_./]|$)")
-    return [name for name in tree.names if name.endswith(".parquet") and pattern.search(name)]
+    return [name for name in tree.names if name.endswith(".parquet") and _part_of(name) == word]
+
+
+def _part_of(name: str) -> str:
+    """The word that says which part a file is of; "" without one.
+
+    >>> _part_of("test_v1/train-0.parquet"), _part_of("val/0.parquet"), _part_of("latest/0.parquet")
+    ('train', 'val', '')
+    """
+    for level in reversed(name.split("/")):
+        found = [word for word in ("train", *TEST_WORDS) if re.search(rf"(^|[-_]){word}([-_.]|$)", level)]
+        if "train" in found and len(found) > 1:
+            raise BadInput(f'"{level}" in {name} names training and {found[1]}; rename it after the one that it is')
+        if found:
+            return found[0]
+    return ""
 
 
 def _class_names(
