@@ -36,7 +36,7 @@ CANDIDATES = 320
 BLOCK = 2**22  # numbers in a block of rows
 SUMMED = 256  # slots that are summed at a time in the check
 FRESH = 24  # blocks after which P is computed anew
-APART = 1e-8  # of the longest kept row's squared length: the least ridge
+APART = 1e-8  # of a row's squared length: its least ridge where rows are kept
 CHANCES = 8  # of kept rows that left to come back at the end
 
 
@@ -62,8 +62,8 @@ class Matching(Problem):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.keep):  # others never enter the span of those before; kept rows may lie in each other's
-            self.ridge = max(self.ridge, APART * float(self.norms[self.keep].amax()), 1e-150)
-            self.norms = self.lengths.square() + self.ridge
+            self.ridges = self.ridges.maximum(APART * self.lengths.square()).clamp_min(1e-150)
+            self.norms = self.lengths.square() + self.ridges
         (n, f), c = self.left.shape, self.right.shape[1]
         most = int(self.budget) if self.cost is None else min(n, int(self.budget / float(self.cost.min())))
         most += ROUNDS if most <= CANDIDATES else 2 * FRESH * ROUNDS  # and those that left between two fresh starts
@@ -142,7 +142,7 @@ class Matching(Problem):
     def system(self) -> Tensor:
         """``G_SS + ridge I`` of all slots."""
         system = self.support_products(self.support.rows)
-        system.diagonal().add_(self.ridge)
+        system.diagonal().add_(self.ridges[self.support.rows])
         return system
 
     def refresh(self, final: bool = False) -> None:

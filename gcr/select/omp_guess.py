@@ -32,7 +32,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         lengths = torch.linalg.vector_norm(self.left, dim=1) * torch.linalg.vector_norm(self.right, dim=1)
-        self.lengths, self.norms = lengths, lengths.square() + self.ridge
+        self.ridges = torch.full_like(lengths, self.ridge)  # of each row
+        self.lengths, self.norms = lengths, lengths.square() + self.ridges
         self.floor = GAIN * self.correlation.abs().amax()
 
     def products(self, first: Tensor, second: Tensor | None = None) -> Tensor:
@@ -147,7 +148,7 @@ class Guess:
         self.left: list[int] = []  # slots that left in the last round
         self.last, self.ended, self.singular_row, done = self.support.weights, False, 0, 0
         self.system = problem.products(candidates, candidates) - self.cross.T @ self.reach
-        self.system.diagonal().add_(problem.ridge)
+        self.system.diagonal().add_(problem.ridges[self.candidates])
         self.now, self.bar = now, torch.zeros_like(now)
         weights: list[Tensor] = []
         while done < rounds and self.going(problem):

@@ -443,3 +443,18 @@ def test_bad_input_of_targets(arguments, message):
     with pytest.raises(BadInput) as caught:
         gcr.select_coreset(**call)
     assert message in str(caught.value)
+
+
+def test_kept_rows_of_very_different_lengths_do_not_hurt():
+    """A kept row has its place; what it costs is no accuracy."""
+    from scipy.optimize import nnls
+
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows = random_rows(60, 12, seed, 0.3) * 10 ** rng.uniform(-3, 3, size=(60, 1))
+        chosen = gcr.select_coreset(rows, 20, keep=np.arange(15), ridge=0.0)
+        taken, total = rows[chosen.rows], rows.sum(0)
+        lengths = np.linalg.norm(taken, axis=1, keepdims=True)
+        _, least = nnls((taken / lengths).T, total)
+        error = np.linalg.norm(total - chosen.weights @ taken)
+        assert error**2 - least**2 < 1e-9 * (total @ total), seed
