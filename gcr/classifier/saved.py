@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcr.classifier.examples import Form
-from gcr.learner.engine import AT_ONCE
+from gcr.learner.engine import at_once
 from gcr.learner.learner import Learner
 from gcr.learner.state_folder import StateFolder
 from gcr.models import build
@@ -52,8 +52,9 @@ class Classifier:
         )
         rows, labels = self.learner.take(old.memory.examples, old.memory.labels)
         assert self.learner.engine is not None
-        for part in zip(rows.split(AT_ONCE), labels.split(AT_ONCE), strict=True):
-            self.learner.engine.remember(*part)
+        for part in at_once(rows):
+            numbers, labels = labels[: len(part)], labels[len(part) :]
+            self.learner.engine.remember(part, numbers)
         self.learner.fits = old.fits
 
     @property

@@ -98,6 +98,11 @@ def network_state(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors, values = {}, {}
     for name, value in net.state_dict().items():
         if isinstance(value, Tensor):
+            if value.layout != torch.strided or value.dtype == torch.complex128:
+                raise BadInput(
+                    f'net must have tensors that can be saved, got "{name}" ({value.layout}, {value.dtype}); register '
+                    "it as a buffer with persistent=False, or in another form"
+                )
             tensors[name] = value
         elif _json_holds(value):
             values[name] = value

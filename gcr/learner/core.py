@@ -21,7 +21,7 @@ from gcr.learner.checks import (
     refuse_inference_mode,
 )
 from gcr.learner.class_weights import ClassWeights, Given
-from gcr.learner.engine import AT_ONCE, Engine
+from gcr.learner.engine import Engine, at_once
 from gcr.learner.head import grow_head, refuse_tied
 from gcr.learner.inputs import Layout, as_one
 from gcr.learner.labels import Labels
@@ -30,8 +30,9 @@ from gcr.learner.views import Augment, Own, Plain, make_views
 from gcr.memory import Policy
 from gcr.memory.examples import as_count
 from gcr.methods import ErAce, Method
-from gcr.models import Network, attach, order_weights
+from gcr.models import Network, attach, order_weights, statistics
 from gcr.models.network import HeadAlone, frozen_norm
+from gcr.models.recompute_bn import NO_STATISTICS
 from gcr.settings import BadInput
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer, held_parameters
@@ -89,7 +90,7 @@ class Core:
         engine.refuse_diverged()
         assert self.layout is not None
         rows = self.layout.rows(x)
-        parts = [engine.logits(self._features(part.to(self.device))).cpu() for part in rows.split(AT_ONCE)]
+        parts = [engine.logits(self._features(part.to(self.device))).cpu() for part in at_once(rows)]
         return torch.cat(parts)[:, : len(self.labels)]
 
     def score(self, x: Any, y: Any) -> float:
@@ -137,6 +138,16 @@ class Core:
         self.engine.step(rows, labels, offers)
 
     @in_turn
+    def offer_late(self, rows: Tensor, labels: Tensor, known: int) -> None:
+        """Offer those examples of a batch to memory whose classes are not among the first ``known``."""
+        assert self.engine is not None
+        late = labels >= known
+        if bool(late.any()):
+            if (weights := self.engine.state.class_weights) is not None:
+                self.class_weights.update(weights, labels[late], self.labels.known)
+            self.engine.remember(rows[late], labels[late])
+
+    @in_turn
     def follow_layers(self) -> None:
         """Layers may have been put into ``net``, or replaced, since the last step."""
         engine = self._engine("follow_layers")
@@ -149,7 +160,7 @@ class Core:
         """The same for a whole task, which need not fit the device: rows stay where they are, numbers on the CPU."""
         rows, labels = self._rows_and_numbers(x, y)
         if self.frozen:
-            rows = torch.cat([self._features(part.to(self.device)) for part in rows.split(AT_ONCE)])
+            rows = torch.cat([self._features(part.to(self.device)) for part in at_once(rows)])
         return rows, labels
 
     def attach_head(self, layout: Layout, example: Any) -> Network:
@@ -189,6 +200,8 @@ class Core:
         if not any(parameter.requires_grad for parameter in trained.parameters()):
             what = "the head" if self.frozen else "net"
             raise BadInput(f"{what} has no parameter that wants a gradient; unfreeze some")
+        if self.policy is not None and self.policy.statistics == "memory" and not statistics(trained):
+            raise BadInput(NO_STATISTICS)
         if not isinstance(optimizer, AnyOptimizer):
             optimizer = optimizer([p for p in trained.parameters() if p.requires_grad])
         elif self.frozen:
@@ -255,7 +268,7 @@ class Core:
             return rows
         with torch.no_grad(), computing(self.precision, self.device):
             self.trunk.eval()
-            parts = [self.trunk.features(self._raw_views.plain(part)).float() for part in rows.split(AT_ONCE)]
+            parts = [self.trunk.features(self._raw_views.plain(part)).float() for part in at_once(rows)]
         return torch.cat(parts)
 
     def _engine(self, what: str) -> Engine:

@@ -6,9 +6,11 @@ are copied to a fixed place first.
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +31,7 @@ from gcr.training.optimizer import (
     new_parameters,
     trained_parameters,
 )
-from gcr.training.randomness import EpochDraws, StepDraws, torch_randomness
+from gcr.training.randomness import AdmissionDraws, EpochDraws, StepDraws, torch_randomness
 from gcr.training.reselect import order_by_herding, recompute_bn_on_memory, reselect
 from gcr.training.settings import Training
 from gcr.training.state import RunState
@@ -37,9 +39,20 @@ from gcr.training.step import Incoming, draw_plan, offer
 from gcr.training.step_runner import StepRunner, pick_mode
 
 AHEAD = 64  # steps whose draws are made at once
-AT_ONCE = 256  # examples of a pass without gradients
+MOST_ROWS = 2**20  # of a batch
+MOST_DRAWN = 2**16  # examples whose draws are made at once
+AT_ONCE, NUMBERS_AT_ONCE = 256, 2**24  # examples of a pass without gradients, and the numbers that they have
 KEPT_SELECTIONS = 100  # of which it is kept what was said
 PLACE = ("steps", "batch", "offered", "arrived", "tasks", "selections")  # numbers that a saved engine has
+
+
+def pass_size(shape: tuple[int, ...]) -> int:
+    """How many examples of this shape go through the network at once, without gradients."""
+    return max(1, min(AT_ONCE, NUMBERS_AT_ONCE // max(1, math.prod(shape))))
+
+
+def at_once(rows: Tensor) -> list[Tensor]:
+    return list(rows.split(pass_size(rows.shape[1:])))
 
 
 class Engine:
@@ -76,17 +89,24 @@ class Engine:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @property
+    def ahead(self) -> int:
+        """Steps whose draws are made at once; fewer for large batches."""
+        return min(AHEAD, max(1, MOST_DRAWN // max(1, self.batch)))
+
+    @property
     def n_outputs(self) -> int:
         return self.state.net.head.out_features
 
     def step(self, rows: Tensor, labels: Tensor, offers: bool = True) -> None:
         """Train on a batch on the device, and offer it to memory."""
         state, n = self.state, len(labels)
+        if n > MOST_ROWS:
+            raise BadInput(f"a batch must have at most {MOST_ROWS:,} examples, got {n:,}; give smaller ones")
         self._follow_learning()
         if n > self.batch:
             self.batch = n
             self._make_runner()
-        elif state.epoch_steps == AHEAD:
+        elif state.epoch_steps == self.ahead:
             self._draw()
         with self._on_own_stream():
             if self.slots is None:
@@ -104,12 +124,18 @@ class Engine:
         state, policy = self.state, self.policy
         if policy is None or state.memory is None:
             return
-        draws = generator((self.seed, int(state.memory.adds)), "remember").random(len(labels))
+        key, n = (self.seed, int(state.memory.adds)), len(labels)
+        draws = generator(key, "remember").random(n)
+        admission = None
+        if policy.compared and len(state.memory):
+            shapes = {"compared": (policy.compared,), "slots": (n, 2)}
+            uniforms = [generator(key, field).random(shape, dtype=np.float32) for field, shape in shapes.items()]
+            admission = AdmissionDraws(*(torch.from_numpy(of).to(self.device) for of in uniforms))
         state.memory.adds += 1
         with computing(self.precision, self.device):
             logits = state.net.eval()(self.views.plain(rows))
         reservoir = torch.from_numpy(draws).to(self.device)
-        offer(state.memory, policy, state.net, self.views, Incoming(rows, labels), logits, reservoir)
+        offer(state.memory, policy, state.net, self.views, Incoming(rows, labels), logits, reservoir, admission)
         self.method.note_remembered(labels, state.extras)
         state.offered = True
         self._select_if_due(len(labels))
@@ -123,7 +149,7 @@ class Engine:
         rows = memory.filled_rows()
         rows = rows[memory.columns["task"][rows] == memory.updates]
         with computing(self.precision, self.device):
-            for part in rows.split(AT_ONCE):
+            for part in rows.split(pass_size(self.shape)):
                 images = self.views.plain(memory.columns["image"][part])
                 memory.columns["logits"][part] = self.method.predict(state.net.eval(), images, state.extras).float()
 
@@ -226,7 +252,7 @@ class Engine:
     def restore(self, place: dict[str, Any]) -> None:
         """Go on from there; tensors have been put back already."""
         for name in ("steps", "batch", "arrived", "tasks"):
-            if type(place[name]) is not int or not 0 <= place[name] <= (2**20 if name == "batch" else 2**53):
+            if type(place[name]) is not int or not 0 <= place[name] <= (MOST_ROWS if name == "batch" else 2**53):
                 raise Misfit(f"place.{name} must be a whole number >= 0, got {place[name]!r:.40}")
         if type(place["offered"]) is not bool or not isinstance(place["selections"], list):
             raise Misfit("place.offered must be true or false, and place.selections a list")
@@ -240,7 +266,7 @@ class Engine:
     def _make_runner(self) -> None:
         """For batches up to ``batch``: draws and slots of that size, and no captured step."""
         plan = draw_plan(self.method, self.policy, Training(batch=self.batch))
-        self.draws = EpochDraws(plan, AHEAD, self.device)
+        self.draws = EpochDraws(plan, self.ahead, self.device)
         self.slots: Incoming | None = None
         if self.mode != "eager":
             images = torch.zeros((self.batch, *self.shape), dtype=self.dtype, device=self.device)
@@ -260,8 +286,8 @@ class Engine:
 
     def _draw(self) -> None:
         """Make the draws of the next steps. A step finds its own by ``state.step``."""
-        chunk, place = divmod(self.state.steps, AHEAD)
-        self.draws.fill((self.seed, 0, chunk), torch.arange(AHEAD * self.batch), AHEAD, shuffled=False)
+        chunk, place = divmod(self.state.steps, self.ahead)
+        self.draws.fill((self.seed, 0, chunk), torch.arange(self.ahead * self.batch), self.ahead, shuffled=False)
         self.state.step.fill_(place)
         self.state.epoch_steps = place
 

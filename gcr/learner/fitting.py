@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gcr.learner.core import Core
-from gcr.learner.engine import AT_ONCE, Engine
+from gcr.learner.engine import Engine, pass_size
 from gcr.learner.sources import Source, batches_of, make_source
 from gcr.memory.examples import as_count
 from gcr.models import state_tensors
@@ -118,14 +118,14 @@ class Training:
                 self._begin()
                 if number == 0:
                     self._check_validation()
-            late = len(self.learner.labels) > self.known and number > 0  # classes that a loader did not bring before
-            offers = number == 0 or (late and int(labels.max()) >= self.known)
             if len(labels) == 1 and self.learner.needs_two:  # no batch statistics: remembered, not trained on
-                if offers:
+                if number == 0 or int(labels) >= self.known:
                     with self.learner.turn:
                         self.engine.remember(rows, labels)
                 continue
-            self.learner.step(rows, labels, offers)
+            if number > 0 and len(self.learner.labels) > self.known:  # classes that a loader did not bring before
+                self.learner.offer_late(rows, labels, self.known)
+            self.learner.step(rows, labels, offers=number == 0)
             if self.scheduler is not None:
                 self.scheduler.step()
             seen += len(labels)
@@ -212,7 +212,7 @@ def accuracy_on_memory(engine: Engine) -> float | None:
     if buffer is None or not len(buffer):
         return None
     rows = buffer.filled_rows()
-    parts = [engine.logits(buffer.columns["image"][part]).argmax(1) for part in rows.split(AT_ONCE)]
+    parts = [engine.logits(buffer.columns["image"][part]).argmax(1) for part in rows.split(pass_size(engine.shape))]
     return float((torch.cat(parts) == buffer.columns["label"][rows]).double().mean())
 
 

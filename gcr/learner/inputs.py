@@ -27,7 +27,7 @@ from gcr.memory.examples import refuse_not_finite
 from gcr.settings import BadInput, Misfit
 
 KINDS = ("tensor", "tuple", "dict")  # of what a network takes
-MOST_NUMBERS = 2**26  # of an example
+MOST_NUMBERS = 2**27  # of an example
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,11 @@ class Layout:
     def of(cls, x: Any) -> Self:
         """Of a batch as the user gives it."""
         kind, tensors = _tensors(x)
-        return cls(kind, _parts(tensors))
+        parts = _parts(tensors)
+        for part in parts:
+            if math.prod(part.shape) > MOST_NUMBERS:
+                raise BadInput(f"x must have examples of at most {MOST_NUMBERS:,} numbers, got {list(part.shape)}")
+        return cls(kind, parts)
 
     @classmethod
     def of_rows(cls, shape: tuple[int, ...], dtype: torch.dtype) -> Self:

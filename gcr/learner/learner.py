@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from gcr.learner import fitting, saving
 from gcr.learner.checks import refuse_inference_mode, refuse_without_gradients
 from gcr.learner.core import Core
-from gcr.learner.engine import AT_ONCE, Engine
+from gcr.learner.engine import Engine, at_once
 from gcr.learner.head import cut_or_grow
 from gcr.learner.inputs import Layout
 from gcr.learner.labels import plain_labels
@@ -111,7 +111,8 @@ class Learner(Core):
         rows, labels = self.take_all(x, y)
         assert self.engine is not None
         self.follow_layers()
-        for part, numbers in zip(rows.split(AT_ONCE), labels.split(AT_ONCE), strict=True):
+        for part in at_once(rows):
+            numbers, labels = labels[: len(part)], labels[len(part) :]
             self.engine.remember(part.to(self.device), numbers.to(self.device))
 
     @in_turn

@@ -20,10 +20,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcr.methods.ema import logits_of_copy, update_ema
+from gcr.methods.ema import logits_of_copy, saved_tensors, update_ema
 from gcr.methods.losses import distillation, label_loss, weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
-from gcr.models import Network, state_tensors
+from gcr.models import Network
 from gcr.settings import setting
 
 
@@ -50,7 +50,7 @@ class ClsEr(Method):
         copies = {
             f"{copy}.{name}": tensor.detach().clone()
             for copy in ("plastic", "stable")
-            for name, tensor in state_tensors(net).items()
+            for name, tensor in saved_tensors(net).items()
         }
         return copies | {"steps": torch.zeros((), dtype=torch.float64, device=net.head.weight.device)}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from gcr.models import Network, statistics
+from gcr.models import Network, state_tensors, statistics
 
 
 def learned_tensors(net: Network) -> dict[str, Tensor]:
@@ -19,6 +19,12 @@ def learned_tensors(net: Network) -> dict[str, Tensor]:
     running = {id(tensor) for tensor in statistics(net)}
     parameters = {name: tensor for name, tensor in net.named_parameters() if tensor.requires_grad}
     return {**parameters, **{name: tensor for name, tensor in net.named_buffers() if id(tensor) in running}}
+
+
+def saved_tensors(net: Network) -> dict[str, Tensor]:
+    """All that a state has, by name and by reference; what several layers share once, as ``functional_call`` wants."""
+    once = {*dict(net.named_parameters()), *dict(net.named_buffers())}
+    return {name: tensor for name, tensor in state_tensors(net).items() if name in once}
 
 
 def held_by(net: Network, names: Iterable[str]) -> list[Tensor]:

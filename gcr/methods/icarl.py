@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gcr.methods.ema import logits_of_copy
+from gcr.methods.ema import logits_of_copy, saved_tensors
 from gcr.methods.losses import weighted_mean
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
-from gcr.models import Network, state_tensors
+from gcr.models import Network
 from gcr.settings import BadInput, setting
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Icarl(Method):
             "earlier": classes.clone(),  # classes of earlier tasks: what the teacher knows
             "means": torch.zeros_like(head, memory_format=torch.contiguous_format),  # [classes, f]
             "has_mean": classes.clone(),
-        } | {TEACHER + name: tensor.detach().clone() for name, tensor in state_tensors(net).items()}
+        } | {TEACHER + name: tensor.detach().clone() for name, tensor in saved_tensors(net).items()}
 
     def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
         extras["seen"].index_fill_(0, new.labels, True)
@@ -95,7 +95,7 @@ class Icarl(Method):
         self, net: Network, memory: Buffer | None, views: Views, extras: Extras, key: tuple[int, int]
     ) -> None:
         """The network becomes the teacher, and exemplars give the means."""
-        for name, tensor in state_tensors(net).items():
+        for name, tensor in saved_tensors(net).items():
             extras[TEACHER + name].copy_(tensor)
         extras["earlier"].copy_(extras["seen"])
         assert memory is not None

@@ -81,9 +81,13 @@ class Network(nn.Module):
         return tuple(self._pass(images) for images in batches)
 
     def gradients(self, value: Tensor, parameters: Sequence[Tensor], retain_graph: bool = False) -> list[Tensor | None]:
-        """Of ``value``, computed from outputs of this network, by parameters; None for those it does not depend on."""
-        found = torch.autograd.grad(value, parameters, retain_graph=retain_graph, allow_unused=True)
-        return list(found) if self.shares is None else self.shares.sum(found)
+        """Of ``value``, computed from outputs of this network, by parameters; None for those it does not depend on.
+
+        Each lies in memory as its parameter does, which fused optimizers take for granted and autograd does not give.
+        """
+        made = torch.autograd.grad(value, parameters, retain_graph=retain_graph, allow_unused=True)
+        found = [_as_it_lies(gradient, like) for gradient, like in zip(made, parameters, strict=True)]
+        return found if self.shares is None else self.shares.sum(found)
 
     def unshared(self) -> AbstractContextManager[None]:
         """Inside, every process passes whole minibatches."""
@@ -103,6 +107,12 @@ class Network(nn.Module):
         cast = cast_weights(self.trunk, images.device.type)
         features: Tensor = functional_call(self.trunk, cast, given) if cast else self.trunk(*given)
         return Output(features, self.head(features).float())
+
+
+def _as_it_lies(gradient: Tensor | None, like: Tensor) -> Tensor | None:
+    if gradient is None or gradient.is_sparse or gradient.stride() == like.stride():
+        return gradient
+    return torch.empty_like(like).copy_(gradient)
 
 
 def frozen_norm(layer: _BatchNorm) -> bool:
@@ -168,6 +178,9 @@ class HeadAlone(Network):
     def __init__(self, head: nn.Linear) -> None:
         nn.Module.__init__(self)
         self.trunk, self.head, self.apart = nn.Identity(), head, True
+
+    def _pass(self, images: Tensor, sizes: tuple[int, ...] | None = None) -> Output:
+        return super()._pass(images.to(self.head.weight.dtype), sizes)
 
 
 def order_weights(network: Network, example: Tensor) -> None:

@@ -15,6 +15,7 @@ from torch.nn.utils import get_total_norm
 from gcr.memory import Policy
 from gcr.methods import Method
 from gcr.models import state_tensors, statistics
+from gcr.models.recompute_bn import NO_STATISTICS
 from gcr.models.shares import Shares
 from gcr.scenarios import Scenario
 from gcr.settings import BadInput
@@ -134,7 +135,7 @@ class Run:
                 raise BadInput("mode compiled is for one process and ghost_batches=1; use --mode auto")
             self.state.net.share(self.shares)
         if self.policy is not None and self.policy.statistics == "memory" and not statistics(self.state.net):
-            raise BadInput("statistics=memory recomputes BatchNorm statistics, but net has none; leave it out")
+            raise BadInput(NO_STATISTICS)
         if checkpoints is not None:
             if extra := set(net.state_dict()).difference(state_tensors(net)):
                 raise BadInput(f"checkpoints hold no extra state of modules, got {min(extra)}; leave checkpoints out")

@@ -71,13 +71,14 @@ def apply_gradients(
         optimizer.zero_grad(set_to_none=True)
 
 
-def clip_gradients(gradients: Sequence[Tensor | None], most: float) -> None:
-    """Scale them so that their norm, all together, is at most ``most``."""
+def clipped(gradients: Sequence[Tensor | None], most: float) -> list[Tensor | None]:
+    """Scaled so that their norm, all together, is at most ``most``. One tensor may be the gradient of several."""
     reached = [gradient for gradient in gradients if gradient is not None]
     if any(gradient.is_sparse for gradient in reached):
         raise BadInput("clip must be None with sparse gradients; leave it out, or make embeddings with sparse=False")
     norm = torch.nn.utils.get_total_norm(reached)
-    torch._foreach_mul_(reached, (most / (norm + 1e-6)).clamp_max(1.0))
+    scaled = iter(torch._foreach_mul(reached, (most / (norm + 1e-6)).clamp_max(1.0)))
+    return [None if gradient is None else next(scaled) for gradient in gradients]
 
 
 def make_capturable(optimizer: AnyOptimizer) -> str:
@@ -114,7 +115,7 @@ def restore_optimizer(optimizer: AnyOptimizer, tensors: Mapping[str, Tensor]) ->
     state: dict[int, dict[str, Any]] = {}
     for key, tensor in tensors.items():
         number, name = key.split(".", 1)
-        state.setdefault(int(number), {})[name] = tensor
+        state.setdefault(int(number), {})[name] = tensor.clone()  # torch would keep it
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

@@ -144,13 +144,14 @@ def statistics_kept(net: Network) -> Iterator[None]:
 
 
 def recompute_bn_on_memory(net: Network, memory: Buffer, views: AnyViews) -> None:
-    """Recompute BatchNorm statistics on plain images of all that memory holds, whatever their weights.
+    """Recompute BatchNorm statistics on plain images of all that memory holds, whatever their weights. Frozen layers
+    keep theirs.
 
     Rows of a task may lie together, so every batch takes rows from all over memory.
     """
     rows = memory.filled_rows()
     batches = (rows[part] for part in _interleaved(len(rows)))
-    recompute_bn(net, (views.plain(memory.columns["image"][part]) for part in batches))
+    recompute_bn(net, (views.plain(memory.columns["image"][part]) for part in batches), frozen=False)
     if net.shares is not None:
         net.shares.average(statistics(net))
 

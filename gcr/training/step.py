@@ -19,7 +19,7 @@ from gcr.methods.method import Loss
 from gcr.models import Network, statistics
 from gcr.settings import BadInput
 from gcr.training.gss_admission import offer_by_gradients
-from gcr.training.optimizer import apply_gradients, clip_gradients
+from gcr.training.optimizer import apply_gradients, clipped
 from gcr.training.randomness import AdmissionDraws, DrawPlan, ReplayDraws, StepDraws
 from gcr.training.settings import Training
 from gcr.training.state import RunState
@@ -82,7 +82,7 @@ def train_step(
     gradients = method.project(by_loss, state.parameters, net, replay, extras, state.stage)
     average_statistics(net, extras)
     if state.clip:
-        clip_gradients(gradients, state.clip)
+        gradients = clipped(gradients, state.clip)
     apply_gradients(state.optimizer, state.parameters, gradients)
     method.after_step(net, extras)
     right = logits.argmax(1) == labels

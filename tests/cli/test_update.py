@@ -174,6 +174,15 @@ def test_the_same_examples_again_are_not_trained_on_where_held_out(gcr, state):
     assert re.search(r"left out \d+ examples that are copies of held-out ones", said)
 
 
+def test_examples_that_come_again_are_in_memory_once(gcr):
+    write_rows(Path("first.csv"), ["ant", "bee"])
+    for _ in range(3):
+        gcr("update", "state", "first.csv", "--memory", "100", "--epochs", "2")
+    examples = saved.load(StateFolder(Path("state"))).learner.memory.examples
+    assert len(set(values_of(examples))) == len(examples) == 64
+    assert len(StateFolder(Path("state")).versions()) > 1  # nothing was forgotten
+
+
 def values_of(examples):
     return {tuple(row.flatten().tolist()) for row in examples}
 

@@ -183,7 +183,7 @@ def test_parquet_files_are_of_the_part_nearest_to_their_name(tmp_path):
     holds(source.train, *train)
     holds(source.test, *test)
     write_parquet(tmp_path / "train-test-0.parquet", *test)
-    with pytest.raises(BadInput, match='"train-test-0.parquet" in .* names training and test; rename it'):
+    with pytest.raises(BadInput, match=r'"train-test-0\.parquet" in .* names training and test; rename it'):
         read(tmp_path, LIKE_CIFAR10)
 
 

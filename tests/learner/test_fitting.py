@@ -534,3 +534,22 @@ def test_a_callback_stops_training_by_true_of_python_or_numpy(said, epochs):
     seen = []
     gcr.Learner(mlp(), memory=10).fit(X, NUMBERS, epochs=3, on_epoch=lambda *_: (seen.append(1), said)[1])
     assert len(seen) == epochs
+
+
+def test_of_a_batch_with_a_late_class_memory_takes_that_class_alone():
+    class Loader:
+        epochs = 0
+
+        def __iter__(self):
+            Loader.epochs += 1
+            labels = ["a", "b"] * 8
+            yield X[:16], labels
+            yield X[16:32], labels if Loader.epochs == 1 else [*labels[:14], "c", "c"]
+
+        def __len__(self):
+            return 2
+
+    learner = gcr.Learner(mlp(), memory=100, class_weight="balanced").fit(Loader(), epochs=3)
+    assert learner.memory.labels.tolist().count("c") == 2
+    assert len(learner.memory) == 34  # the two come under their old labels, too
+    assert learner.class_weights.counts == [16, 16, 2]

@@ -616,3 +616,143 @@ def test_class_weights_where_torch_has_another_default_type():
     finally:
         torch.set_default_dtype(torch.float32)
     assert learner.engine.state.class_weights.dtype == torch.float32
+
+
+X, Y = blobs([A, B])
+
+
+def nhwc(n=240):
+    """Pictures of four colours as they come from a camera, and their classes."""
+    colours, y = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]]), torch.arange(n) % 4
+    noise = torch.rand(n, 12, 12, 3, generator=torch.Generator().manual_seed(0))
+    return ((colours[y][:, None, None] + noise) * 127).to(torch.uint8), y
+
+
+def test_the_memory_order_of_pictures_does_not_matter():
+    """torch's fused AdamW takes for granted that gradients lie in memory as their parameters do."""
+    pictures, y = nhwc()
+    permuted = pictures.permute(0, 3, 1, 2)
+    learned = []
+    for x in (permuted, permuted.contiguous()):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        net.append(nn.Linear(16, 4))
+        learner = gcr.Learner(net, memory=20)
+        for part in torch.arange(len(y)).split(32):
+            learner.observe(x[part], y[part])
+        learned.append(torch.cat([p.flatten() for p in net.parameters()]))
+    torch.testing.assert_close(*learned, atol=1e-5, rtol=1e-3)
+
+
+class Stacked(nn.Module):
+    """Autograd gives both parameters gradients that are spread in memory, and ``shared`` ones the same tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(8, 4)), nn.Parameter(torch.randn(8, 4))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(x @ torch.stack([self.a, self.b], -1).flatten(1))
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad], ids=lambda m: m.__name__)
+def test_fused_optimizers_of_a_cpu_take_gradients_as_they_are(make):
+    after = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        net = Stacked()
+        learner = gcr.Learner(net, memory=10, optimizer=lambda p, f=fused: make(p, lr=0.01, fused=f))
+        learner.observe(X, Y)
+        after.append(torch.cat([p.flatten() for p in net.parameters()]))
+    torch.testing.assert_close(*after)
+
+
+def test_clip_counts_a_gradient_of_two_parameters_once_each():
+    from gcr.training.optimizer import clipped
+
+    gradient = torch.tensor([3.0, 4.0])
+    torch.testing.assert_close(clipped([gradient, None, gradient], 1.0)[2], gradient / 50**0.5)
+    assert gradient.tolist() == [3, 4]
+
+
+def test_copies_of_a_network_with_a_shared_layer():
+    twice = nn.Linear(8, 8)
+    net = nn.Sequential(twice, nn.ReLU(), twice, nn.Linear(8, 3))
+    learner = gcr.Learner(net, memory=20, method=ClsEr()).fit(X, Y, epochs=2)
+    assert learner.logits(X).isfinite().all()
+
+
+def test_what_could_not_be_saved_is_refused_before_it_is_learned():
+    class Graph(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("edges", torch.eye(8).to_sparse())
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(torch.sparse.mm(self.edges, x.T).T)
+
+    with pytest.raises(gcr.BadInput, match=r'got "edges" \(torch.sparse_coo, torch.float32\); register it as a buffer'):
+        gcr.Learner(Graph(), memory=10).observe(X, Y)
+
+
+def test_a_state_does_not_share_what_the_optimizer_remembers(tmp_path):
+    learner = gcr.Learner(mlp(), memory=10).fit(X, Y, epochs=1)
+    about, tensors = learner.state()
+    kept = {name: tensor.clone() for name, tensor in tensors.items()}
+    first, second = (gcr.Learner.from_state(about, own, mlp()) for own in (tensors, kept))
+    learner.fit(X + 5, Y, epochs=2)
+    first.observe(X, Y)
+    second.observe(X, Y)
+    assert torch.equal(first.logits(X), second.logits(X))
+
+
+def test_frozen_features_for_a_head_in_bfloat16():
+    net = nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3)).bfloat16()
+    words = torch.randint(0, 50, (len(Y), 4), generator=torch.Generator().manual_seed(0))
+    learner = gcr.Learner(net, memory=20, frozen=True).fit(words, Y, epochs=2)
+    assert learner.logits(words).isfinite().all()
+
+
+def test_statistics_of_memory_leave_frozen_layers_alone():
+    policy = gcr.memory.Policy(buffer=20, statistics="memory")
+    net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    net[1].requires_grad_(False)
+    before = [layer.running_mean.clone() for layer in (net[1], net[3])]
+    gcr.Learner(net, policy).fit(X + 5, Y, epochs=1)
+    assert torch.equal(net[1].running_mean, before[0])
+    assert not torch.equal(net[3].running_mean, before[1])
+    with pytest.raises(gcr.BadInput, match="statistics=memory recomputes BatchNorm statistics, but net has none"):
+        gcr.Learner(mlp(), policy).fit(X, Y)
+
+
+def test_passes_take_fewer_examples_where_they_are_large():
+    from gcr.learner.engine import at_once
+
+    assert [len(part) for part in at_once(torch.zeros(300, 2))] == [256, 44]
+    assert len(at_once(torch.zeros(1, dtype=torch.uint8).expand(5, 3, 2048, 2048))) == 5
+
+
+def test_draws_ahead_are_bounded(monkeypatch):
+    from gcr.learner import engine
+
+    learner = gcr.Learner(mlp(), memory=10)
+    learner.observe(X[:32], Y[:32])
+    assert learner.engine.ahead == 64
+    n = 4096
+    learner.observe(X[:1].expand(n, 8), ["ant", "bee"] * (n // 2))
+    assert learner.engine.ahead == 16
+    monkeypatch.setattr(engine, "MOST_ROWS", 5000)
+    with pytest.raises(gcr.BadInput, match="a batch must have at most 5,000 examples, got 5,001; give smaller ones"):
+        learner.observe(X[:1].expand(5001, 8), ["ant"] * 5001)
+
+
+def test_gss_admits_what_is_remembered_into_a_full_memory():
+    learner = gcr.Learner(mlp(), memory=12, method=gcr.methods.Gss())
+    learner.observe(X, Y)
+    assert len(learner.memory) == 12
+    before = learner.memory.examples.clone()
+    for _ in range(5):
+        learner.remember(X + 9, Y)
+    assert not torch.equal(learner.memory.examples, before)
