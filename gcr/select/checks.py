@@ -81,6 +81,8 @@ def as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
     check_mapped(name, values)
     if isinstance(values, Tensor) and values.layout != torch.strided:
         raise BadInput(f"{name} must be a dense array, got a tensor with {values.layout}; to_dense() makes one")
+    if not isinstance(values, Tensor) and hasattr(values, "to_numpy"):  # of pandas, which torch reads by its index
+        values = values.to_numpy()
     if not getattr(getattr(values, "dtype", None), "isnative", True):  # another byte order
         values = values.astype(values.dtype.newbyteorder("="))
     if any(step < 0 or step % values.itemsize for step in getattr(values, "strides", ())):  # torch knows no such view

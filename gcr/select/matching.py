@@ -23,7 +23,8 @@ BATCH_BYTES = 2**28  # of factors, or of Gram matrices, that are held at once
 BLOCKS_FROM = 2**13  # rows of a problem from which blocks of rounds are faster,
 BLOCKS_WORK = 2**35  # or numbers that ``omp_factors`` would multiply,
 ALONE_FROM = 2**10  # or rows of one problem on a CPU whose gradients have more numbers than it has rows to choose,
-WIDE = 512  # and at least these
+WIDE = 512  # and at least these;
+CROWDED = 1.25  # not where gradients have fewer numbers a chosen row: rows leave all the time then
 TOGETHER = 4  # problems from which a GPU solves them together, round by round,
 FEW = 256  # where none is to have more rows: those that leave cost O(rows^3)
 
@@ -119,7 +120,10 @@ def _prefers_blocks(problems: Problems, shares: Tensor) -> bool:
         return False
     work = problems.left.shape[2] * problems.right.numel() * most
     rows, width = problems.left.shape[1], problems.left.shape[2] * problems.right.shape[2]
-    alone = len(shares) == 1 and shares.device.type == "cpu" and width >= max(WIDE, most)
+    on_cpu = shares.device.type == "cpu"
+    if on_cpu and width <= CROWDED * most and work < BLOCKS_WORK:
+        return False
+    alone = len(shares) == 1 and on_cpu and width >= max(WIDE, most)
     return rows >= (ALONE_FROM if alone else BLOCKS_FROM) or work >= BLOCKS_WORK
 
 

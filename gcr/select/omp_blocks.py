@@ -160,7 +160,7 @@ class Matching(Problem):
         if final:
             self.support = Support.make(rows, weights, weights.new_zeros(0, 0))
             return
-        k, most = len(rows), len(rows) + FRESH * ROUNDS  # rows that can come before this happens again
+        k, most = len(rows), min(len(rows) + FRESH * ROUNDS, len(self.own[0]))  # rows there can be before the next time
         inverse = weights.new_zeros(most, most)
         inverse[:k, :k] = torch.cholesky_inverse(factor)
         self.support, self.reached, self.age = Support.make(rows, weights, inverse), None, 0

@@ -458,3 +458,34 @@ def test_kept_rows_of_very_different_lengths_do_not_hurt():
         _, least = nnls((taken / lengths).T, total)
         error = np.linalg.norm(total - chosen.weights @ taken)
         assert error**2 - least**2 < 1e-9 * (total @ total), seed
+
+
+@pytest.mark.parametrize(("d", "blocks"), [(50, False), (51, True)])
+def test_where_rows_leave_all_the_time_rounds_are_taken_one_by_one(d, blocks, monkeypatch):
+    monkeypatch.setattr(matching, "BLOCKS_FROM", 100)
+    seen, solve = [], matching._by_blocks
+    monkeypatch.setattr(matching, "_by_blocks", lambda *args: (seen.append(1), solve(*args))[1])
+    gcr.select_coreset(random_rows(200, d), 40)
+    assert bool(seen) == blocks
+
+
+class Frame:
+    """As of pandas: rows are not found by their place."""
+
+    def __init__(self, values):
+        self.values, self.dtype = values, values.dtype
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, key):
+        raise KeyError(key)
+
+    def to_numpy(self):
+        return self.values
+
+
+def test_frames_are_taken_by_place():
+    rows, labels = random_rows(), np.arange(60) % 3
+    framed = gcr.select_coreset(Frame(rows), 9, labels=Frame(labels))
+    assert framed.rows.tolist() == gcr.select_coreset(rows, 9, labels=labels).rows.tolist()
