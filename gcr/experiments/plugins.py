@@ -90,6 +90,9 @@ def _read(files: tuple[str, ...]) -> tuple[Plugin, ...]:
             name = kind.__dict__.get("name")
             if not isinstance(name, str) or not isinstance(getattr(kind, "summary", None), str):
                 raise BadInput(f"{kind.__name__} in {file} must have a name and a summary of its own, as ClassVar[str]")
+            if "__dataclass_params__" not in kind.__dict__:  # one that is not frozen cannot inherit from ours
+                rule = "must be a frozen dataclass, got a plain class; write @dataclass(frozen=True) above it"
+                raise BadInput(f"{kind.__name__} in {file} {rule}")
             if name in taken:
                 raise BadInput(f'name of {kind.__name__} in {file} must be new, got "{name}", which there is already')
             taken.add(name)

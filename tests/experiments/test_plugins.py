@@ -128,9 +128,14 @@ def test_an_experiment_goes_through_json(plugin):
         ),
         ([METHOD], {"name": "json"}, r"a plugin must not have the name of another module, got json\.py; rename it"),
         ([METHOD], {"name": "a-b"}, r"whose name is an identifier, got a-b\.py; rename it"),
+        (
+            [METHOD.replace("@dataclass(frozen=True)", "")],
+            {},
+            r"Louder in .* must be a frozen dataclass, got a plain class; write @dataclass\(frozen=True\) above it",
+        ),
         (["raise OSError(3)"], {}, r"cannot be imported \(OSError: 3\)"),
     ],
-    ids=["empty", "known", "unnamed", "module", "identifier", "broken"],
+    ids=["empty", "known", "unnamed", "module", "identifier", "plain", "broken"],
 )
 def test_files_that_are_no_plugins(plugin, parts, options, message):
     plugin(*parts, **options)
