@@ -31,6 +31,7 @@ from gcr.experiments.variants import (
     default_variant,
     has_variants,
     of_method,
+    own_defaults,
     settings_of_variant,
 )
 from gcr.files import load_json
@@ -206,9 +207,11 @@ def compose(
     if "stream" in values["stream"] and not online:
         raise BadInput("stream is the length of streams and needs online; add --online, or leave it out")
     streamed = online and method_class.stages != "all at once"
+    by_stream = of_method(ONLINE, method_class, {}) if streamed else {}
+    own = own_defaults(method_class, ONLINE)
     usual: dict[str, dict[str, Any]] = {
         "stream": {"stream": about.stream} if online else {},
-        "method": dict(of_method(ONLINE, method_class, {})) if streamed else {},
+        "method": {name: value for name, value in by_stream.items() if f"method.{name}" not in own},
         "memory": {"buffer": about.buffer},
         "selector": {},
         "optimizer": {
@@ -219,13 +222,16 @@ def compose(
     }
     training = Training(**usual["training"] | values["training"])
     one_pass = streamed or training.epochs == 1
-    variant = default_variant(method_class, online) if variant is None else variant
+    left_out = unused_by(method_class)
+    if variant is None:
+        variant, left_out = default_variant(method_class, online), left_out | own_defaults(method_class, {"gcr"})
     for key, value in settings_of_variant(variant, one_pass, method_class, policy_class.name).items():
-        if key not in unused_by(method_class):
+        if key not in left_out:
             owner, name = key.split(".")
             usual[owner][name] = value
     optimizer = OptimizerSpec(**usual["optimizer"] | values["optimizer"])
-    if follows := of_method(FOLLOWS_LR, method_class, ""):
+    follows = of_method(FOLLOWS_LR, method_class, "")
+    if follows and f"method.{follows}" not in own_defaults(method_class, FOLLOWS_LR):
         usual["method"][follows] = optimizer.lr
     memory = None
     if "selector" in owners:

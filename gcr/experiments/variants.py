@@ -12,8 +12,10 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from inspect import get_annotations
+from itertools import takewhile
 from typing import Any, Self, TypeVar
 
 from gcr.memory import Policy
@@ -23,7 +25,8 @@ from gcr.settings import setting_names, unknown
 
 T = TypeVar("T")
 
-# The tables that follow hold for a method and all that inherit from it, but for those that have an entry of their own.
+# The tables that follow hold for a method and all that inherit from it, but for those that have an entry of their own,
+# and for settings that they declare again (``own_defaults``).
 # Settings of the method that have other defaults online: the paper's medians; for GCR also the contrast that does
 # better there (docs/evidence.md).
 ONLINE: Mapping[str, Mapping[str, float | str]] = {
@@ -115,6 +118,13 @@ def of_method(table: Mapping[str, T], method: type[Method], default: T) -> T:
     """
     names = [kind.name for kind in method.__mro__ if issubclass(kind, Method)]
     return next((table[name] for name in names if name in table), default)
+
+
+def own_defaults(method: type[Method], known: Container[str]) -> set[str]:
+    """Settings, under dotted names, that a method declares again, or a class between it and the ``known`` one that it
+    inherits from: these defaults go before those of the tables."""
+    own = takewhile(lambda kind: kind.__dict__.get("name") not in known, method.__mro__)
+    return {f"method.{name}" for kind in own for name in get_annotations(kind)}
 
 
 def check_variant(variant: str) -> None:

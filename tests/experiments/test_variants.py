@@ -19,7 +19,7 @@ from gcr.memory import Policy
 from gcr.methods import METHODS, DerPlusPlus, Gcr, GcrPlus, Icarl, Mir
 from gcr.paper.plan import Request, make_plan
 from gcr.select import GradApprox
-from gcr.settings import BadInput, setting_names
+from gcr.settings import BadInput, setting, setting_names
 
 ONLINE_LR = {"lr": 0.01}
 # What a method has of loss, memory and optimizer on S-CIFAR-10, beyond the defaults of fields: offline, and online.
@@ -263,6 +263,31 @@ def test_a_method_that_inherits_has_its_parents_defaults(parent, with_methods):
     heir = dataclass(frozen=True)(type("Heir", (parent,), {"name": "heir", "__annotations__": {"name": ClassVar[str]}}))
     with_methods(heir)
     assert (own_defaults("heir", False), own_defaults("heir", True)) == OWN_DEFAULTS[parent.name]
+
+
+def test_defaults_that_a_method_declares_itself_win(with_methods):
+    @dataclass(frozen=True)
+    class Again(Mine):
+        name: ClassVar[str] = "again"
+        beta: float = setting(30.0, "weight of the label term")
+        contrast: str = setting("features", "what is contrasted", choices=("features", "logits"))
+
+    @dataclass(frozen=True)
+    class OfAgain(Again):
+        name: ClassVar[str] = "of-again"
+
+    @dataclass(frozen=True)
+    class Ahead(Mir):
+        name: ClassVar[str] = "ahead"
+        virtual_lr: float = setting(0.7, "step ahead")
+
+    with_methods(Again, OfAgain, Ahead)
+    for name in ("again", "of-again"):
+        offline, online = (compose("seq-digits", name, overrides={"online": o}).method for o in (False, True))
+        assert (offline.beta, offline.contrast, offline.alpha) == (30.0, "features", 0.1)
+        assert (online.beta, online.contrast, online.alpha) == (30.0, "features", 1.0)
+        assert compose("seq-digits", name, overrides={"variant": "released"}).method.contrast == "logits"
+    assert compose("seq-digits", "ahead").method.virtual_lr == 0.7
 
 
 @pytest.mark.parametrize("method", ["mine", "mine-of-mine"])
