@@ -6,12 +6,14 @@ of its own name. Every class in it that is a method or a selector counts.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +25,7 @@ from gcr.methods import METHODS, Method
 from gcr.settings import BadInput, Settings
 
 VARIABLE = "GCR_PLUGIN"
+NOT_OWN = sys.stdlib_module_names | {"gcr"}  # whatever is in a plugin's folder
 
 
 class Plugin(NamedTuple):
@@ -125,14 +128,32 @@ def _module(file: Path) -> ModuleType:
 
 
 def _digests(module: ModuleType) -> dict[str, str]:
+    file = Path(str(module.__file__)).resolve()
     found: dict[str, str] = {}
-    waiting, folder = [module], Path(str(module.__file__)).resolve().parent
+    waiting, folder = [file], file.parent
     while waiting:
         one = waiting.pop()
-        file = Path(str(one.__file__)).resolve()
-        if file.name in found or file.parent != folder:
-            continue
-        found[file.name] = sha256(file.read_bytes())
-        names = {v.__name__ if inspect.ismodule(v) else getattr(v, "__module__", "") for v in vars(one).values()}
-        waiting += [sys.modules[name] for name in names if getattr(sys.modules.get(name), "__file__", None)]
+        name = one.relative_to(folder).as_posix()
+        if name not in found:
+            content = one.read_bytes()
+            found[name] = sha256(content)
+            waiting += _imported(content, one, folder)
     return dict(sorted(found.items()))
+
+
+def _imported(content: bytes, file: Path, folder: Path) -> Iterator[Path]:
+    """Files in the plugin's folder, and in packages there, that one imports; inside functions, too."""
+    with suppress(SyntaxError, ValueError):  # of a file that is imported later, if at all
+        for node in ast.walk(ast.parse(content)):
+            names, level = [], 0
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                level, whole = node.level, f"{node.module}." if node.module else ""
+                names = [f"{whole}{alias.name}" for alias in node.names]
+            start = Path(*file.parts[:-level]) if level else folder
+            for parts in (name.split(".") for name in names):
+                if start.is_relative_to(folder) and (level or parts[0] not in NOT_OWN):
+                    for length in range(1, len(parts) + 1):
+                        path = start.joinpath(*parts[:length])
+                        yield from filter(Path.is_file, (path.with_suffix(".py"), path / "__init__.py"))

@@ -106,6 +106,33 @@ def test_a_file_that_a_plugin_imports_counts(plugin, tmp_path, monkeypatch):
     assert plugins.lacking(found).startswith("name the files of its method or selector: gcr --plugin ")
 
 
+def test_files_of_which_only_constants_are_imported_count(plugin, tmp_path, capsys):
+    own = f"own_{tmp_path.name}"
+    helpers = {
+        f"{own}_a.py": f"from {own}_b import *",
+        f"{own}_b.py": f"def late():\n    from {own}.inner import deep",
+        f"{own}/__init__.py": "",
+        f"{own}/inner/__init__.py": "from ..json import SIDE",
+        f"{own}/inner/deep.py": "not Python",
+        f"{own}/json.py": "SIDE = 1",
+        f"{own}/unused.py": "",
+        "json.py": "",  # of Python is the one that is imported
+    }
+    for name, text in helpers.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    file = plugin(METHOD, f"\nimport json\ndef late():\n    from {own}_a import SMOOTH\n")
+    experiment = compose("seq-digits", "louder")
+    found = plugins.digests(experiment.method, experiment.memory)
+    assert set(found) == {file.name, *helpers} - {f"{own}/unused.py", "json.py"}
+    command = ["run", "seq-digits", "--method", "louder", "--model", "mlp", "--epochs", "1", "--out", str(tmp_path)]
+    assert run_cli(command) == 0
+    (tmp_path / f"{own}/json.py").write_text("SIDE = 2")
+    plugins._read.cache_clear()
+    assert run_cli(command) == 2
+    assert f"was trained with another {own}/json.py; choose another" in " ".join(capsys.readouterr().err.split())
+
+
 def test_an_experiment_goes_through_json(plugin):
     file = plugin(METHOD, SELECTOR)
     experiment = compose("seq-digits", "louder", selector="newest", overrides={"factor": 3})
