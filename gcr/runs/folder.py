@@ -119,35 +119,42 @@ class RunFolder:
             ) from None
         self._refuse(other, experiment)
         if self.finished:
-            try:
-                data = scenarios.entry(experiment.scenario).fingerprint
-                own_code = plugins.digests(experiment.method, experiment.memory)
-                result = self.result()
-                before, code_before = result.get("data", data), result.get("plugins", {})
-            except (BadInput, OSError, ValueError):
-                return  # the data is not here, and not needed; or the result cannot be read, and tables will name it
-            both = {**code_before, **own_code}
-            if another := [name for name in both if code_before.get(name) != own_code.get(name)]:
-                raise BadInput(
-                    f"{self.path} was trained with another {', '.join(another)}; choose another --name or --out, or "
-                    "remove it"
-                )
-            if before != data:
-                raise BadInput(
-                    f"{self.path} was trained on other images of {experiment.scenario} (data is {before} there, {data} "
-                    "here); choose another --name or --out"
-                )
+            self._refuse_another_origin(experiment)
 
     def check_siblings(self, experiment: Experiment, asked: Collection[Path]) -> None:
-        """Refuse a folder whose other seeds, beyond those ``asked`` for, are of another experiment. One is read, as
-        all are of one."""
-        for path in self.path.parent.glob("seed-*"):
-            if path not in asked:
-                try:
-                    other = RunFolder(path).experiment()
-                except (OSError, ValueError, KeyError, TypeError):
-                    continue  # not begun, or damaged
-                return RunFolder(path)._refuse(replace(other, seed=experiment.seed), experiment)
+        """Refuse a folder whose other seeds, beyond those ``asked`` for, are of another experiment, of other code of
+        one's own or of other data. One is read, as all are of one; and one result."""
+        others = [RunFolder(path) for path in sorted(self.path.parent.glob("seed-*")) if path not in asked]
+        for one in others:
+            try:
+                other = one.experiment()
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # not begun, or damaged
+            one._refuse(replace(other, seed=experiment.seed), experiment)
+            break
+        if finished := next((one for one in others if one.finished), None):
+            finished._refuse_another_origin(experiment)
+
+    def _refuse_another_origin(self, experiment: Experiment) -> None:
+        """Of a finished run: other files of one's own, or other data."""
+        try:
+            data = scenarios.entry(experiment.scenario).fingerprint
+            own_code = plugins.digests(experiment.method, experiment.memory)
+            result = self.result()
+            before, code_before = result.get("data", data), result.get("plugins", {})
+        except (BadInput, OSError, ValueError):
+            return  # the data is not here, and not needed; or the result cannot be read, and tables will name it
+        both = {**code_before, **own_code}
+        if another := [name for name in both if code_before.get(name) != own_code.get(name)]:
+            raise BadInput(
+                f"{self.path} was trained with another {', '.join(another)}; choose another --name or --out, or "
+                "remove it"
+            )
+        if before != data:
+            raise BadInput(
+                f"{self.path} was trained on other images of {experiment.scenario} (data is {before} there, {data} "
+                "here); choose another --name or --out"
+            )
 
     def _refuse(self, other: Experiment, experiment: Experiment) -> None:
         if different := differences(other, experiment):

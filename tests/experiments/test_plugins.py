@@ -88,6 +88,8 @@ def test_a_method_and_a_selector_train_in_worker_processes(plugin, tmp_path, mon
     plugins._read.cache_clear()
     assert run_cli([*command, *words]) == 2
     assert f"was trained with another {file.name}; choose another" in " ".join(capsys.readouterr().err.split())
+    assert run_cli([*command, *words[:2], "--seeds", "7", *words[4:]]) == 2  # its code is not of its siblings
+    assert f"was trained with another {file.name}; choose another" in " ".join(capsys.readouterr().err.split())
     monkeypatch.setenv(plugins.VARIABLE, "")
     assert run_cli(["table", str(out)]) == 2
     said = " ".join(capsys.readouterr().err.split())

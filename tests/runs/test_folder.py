@@ -17,7 +17,7 @@ from gcr.augment import Views
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
 from gcr.experiments.experiment import compose
-from gcr.files import json_bytes
+from gcr.files import json_bytes, write_json
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job, check_folders, run_job
 from gcr.runs.model_file import read_model
@@ -121,6 +121,18 @@ def test_a_new_seed_next_to_seeds_of_another_experiment_is_refused(finished):
     for job in asked(lr=0.5):  # of an older gcr, that took them: they are continued
         job.folder.begin(job.experiment)
     check_folders(asked(lr=0.5))
+
+
+def test_a_new_seed_next_to_finished_ones_on_other_data_is_refused(finished):
+    name = finished.folder.path.parent
+    (name / "seed-0").rename(name / "seed-2")
+    (name / "seed-1").mkdir()
+    RunFolder(name / "seed-1").begin(small(1))  # says nothing of its data
+    new = Job(small(7), RunFolder(name / "seed-7"))
+    check_folders([new])
+    write_json(name / "seed-2" / "result.json", RunFolder(name / "seed-2").result() | {"data": "of old"})
+    with pytest.raises(BadInput, match=r"seed-2 was trained on other images of seq-digits \(data is of old there, "):
+        check_folders([new])
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
