@@ -166,18 +166,20 @@ def _train(
         if folder.finished:  # by another command, since this one looked
             return folder.result()
         folder.begin(experiment)
-        computed_by = source()
+        sources = [source()]
 
         def each_epoch(epoch: Epoch) -> None:
             folder.add_epoch(epoch)
             listen(Event(number, epoch=epoch))
 
-        run = _make_run(experiment, how, each_epoch, Checkpoints(folder.path, identity(experiment, how)), stop)
+        checkpoints = Checkpoints(folder.path, identity(experiment, how), sources)
+        run = _make_run(experiment, how, each_epoch, checkpoints, stop)
         lacking = folder.cut_metrics(run.plan.epochs_before(run.state.stage) + run.state.epoch)
         for remark in [*run.remarks, *([lacking] if lacking else [])]:
             listen(Event(number, remark=remark))
         yield from run.advance()
-        result = _result(run, job, how) | {"source": computed_by}
+        result = _result(run, job, how) | {"source": sources[-1]}
+        result |= {"sources": sources} if len(sources) > 1 else {}
         folder.finish(result, _kept(run), _model(run, experiment) if how.model else None)
         return result
 

@@ -8,7 +8,7 @@ are there, so captured steps stay valid.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,14 @@ from gcr.training.state import MEMORY, OPTIMIZER, PLACE, RunState
 
 KEPT = 2
 NUMBERS = "optimizer"  # in the header; earlier versions had none
+SOURCES = "sources"  # likewise
 
 
 @dataclass(frozen=True)
 class Checkpoints:
     folder: Path
     identity: Mapping[str, Any]  # plain values: what determines the run's numbers; a checkpoint must say the same
+    sources: list[str] = field(default_factory=list)  # of gcr that trained the run, in order; this one's is the last
 
     def files(self) -> list[Path]:
         """Newest first."""
@@ -46,6 +48,7 @@ class Checkpoints:
     def save(self, state: RunState) -> None:
         place = {name: getattr(state, name) for name in PLACE}
         about = {"identity": dict(self.identity), "place": place, NUMBERS: group_numbers(state.optimizer)}
+        about[SOURCES] = self.sources
         content = tensor_bytes(dict(state.tensors()), about)
         write_whole(self.folder / f"checkpoint-{state.steps:09d}.safetensors", content)
         for old in self.files()[KEPT:]:
@@ -62,6 +65,7 @@ class Checkpoints:
                 self._refuse_another(file, about["identity"])
                 _check(file, tensors, state)
                 _check_place(file, about["place"], plan, training)
+                _check_sources(file, about.get(SOURCES, []))
                 _restore_optimizer(file, about.get(NUMBERS), tensors, state)
             except (OSError, Damaged) as error:
                 why = error.why if isinstance(error, Damaged) else error.strerror
@@ -71,11 +75,20 @@ class Checkpoints:
                 tensor.copy_(tensors[name])
             for name in PLACE:
                 setattr(state, name, about["place"][name])
+            remarks += self._add_sources(file, about.get(SOURCES, []))
             break
         else:
             if remarks:
                 remarks.append(f"no whole checkpoint in {self.folder}; starting from the beginning")
         return remarks
+
+    def _add_sources(self, file: Path, before: list[str]) -> list[str]:
+        """Put those that trained until now ahead. A remark if the last one was another."""
+        if not before or self.sources in ([], before[-1:]):
+            self.sources[:] = before or self.sources
+            return []
+        self.sources[:0] = before
+        return [f"{file} was made by another source of gcr ({before[-1]:.12}); going on, and the result names both"]
 
     def _refuse_another(self, file: Path, there: Mapping[str, Any]) -> None:
         differences = [
@@ -146,6 +159,11 @@ def _check_place(file: Path, place: dict[str, Any], plan: Plan, training: Traini
             raise Damaged(file, f"{name} must be {rows} rows of {len(plan.first)} accuracies")
     if not isinstance(place["selections"], list) or not all(isinstance(one, dict) for one in place["selections"]):
         raise Damaged(file, "selections must be a list of objects")
+
+
+def _check_sources(file: Path, sources: Any) -> None:
+    if not isinstance(sources, list) or not all(isinstance(one, str) and one.isalnum() for one in sources):
+        raise Damaged(file, f"{SOURCES} must be a list of names that git gives to folders")
 
 
 def _is_matrix(value: Any, rows: int, columns: int) -> bool:

@@ -13,7 +13,9 @@ from conftest import HANG_SECONDS, ROOT, wait_until
 
 from gcr.cli.main import run_cli
 from gcr.experiments.experiment import compose
+from gcr.files import read_tensors, tensor_bytes
 from gcr.runs import engine
+from gcr.runs import job as runs_job
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job, run_job
 from gcr.runs.signals import Stop, stop_by_signal
@@ -122,6 +124,41 @@ def test_fresh_drops_checkpoints_once_and_before_anything_runs(tmp_path, monkeyp
     monkeypatch.setattr(engine, "run_here", run_here)
     engine.run_all(jobs, lambda event: None, Execution(device="cpu", fresh=True))
     assert seen == [False, False]
+
+
+def test_a_run_of_several_sources_names_all(tmp_path, monkeypatch):
+    experiment = compose("seq-digits", "er", seed=0, overrides={"model": "mlp", "epochs": 1, "buffer": 50})
+    folder, events = RunFolder(tmp_path / RUNS / "seed-0"), []
+
+    def train(source, to_the_end=False):
+        monkeypatch.setattr(runs_job, "source", lambda: source)
+        before = folder.newest_checkpoint
+        stop = (lambda: False) if to_the_end else (lambda: folder.newest_checkpoint != before)
+        run_job(0, Job(experiment, folder), Execution(device="cpu"), events.append, stop=stop)
+
+    for source in ("a1", "a1", "b2"):
+        train(source)
+    remarks = [event.remark for event in events if event.remark]
+    assert len(remarks) == 1
+    assert "was made by another source of gcr (a1); going on, and the result names both" in remarks[0]
+    train("a1", to_the_end=True)
+    result = folder.result()
+    assert (result["source"], result["sources"]) == ("a1", ["a1", "b2", "a1"])
+
+
+def test_checkpoints_without_a_source_and_runs_of_one(tmp_path, monkeypatch):
+    experiment = compose("seq-digits", "er", seed=0, overrides={"model": "mlp", "epochs": 1, "buffer": 50})
+    folder, events = RunFolder(tmp_path / RUNS / "seed-0"), []
+    run_job(0, Job(experiment, folder), Execution(device="cpu"), events.append, stop=lambda: folder.saved)
+    for file in folder.path.glob("checkpoint-*"):
+        about, tensors = read_tensors(file)
+        assert about.pop("sources") == [runs_job.source()]
+        file.write_bytes(tensor_bytes(tensors, about))
+    monkeypatch.setattr(runs_job, "source", lambda: "b2")
+    run_job(0, Job(experiment, folder), Execution(device="cpu"), events.append)
+    assert not [event.remark for event in events if event.remark]
+    assert folder.result()["source"] == "b2"
+    assert "sources" not in folder.result()
 
 
 def test_other_options_than_the_checkpoints_are_refused(tmp_path, capsys):
