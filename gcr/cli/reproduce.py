@@ -48,7 +48,9 @@ def reproduce(
     protocol: Annotated[
         str | None, typer.Option("--protocol", help="Only class-il or task-il, with its values' runs.")
     ] = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", help="As 0,1,2 or 0-4; 15 of them if not given.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="As 0,1,2 or 0-4; 15 if not given, after those of trials.")
+    ] = None,
     values: Annotated[
         str | None,
         typer.Option("--values", help="paper: what its search chose (the default); sweep: search on validation data."),

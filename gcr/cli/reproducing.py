@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ def reproduce(plan: Plan, how: Execution, form: str = "terminal") -> int:
     plan = plan.with_choices()
     everything = unfinished([*trials, *plan.jobs()])
     check_ready([job.experiment for job in everything], how, needs_of_report() | figure | {"scipy"})
-    for note in plan.elsewhere():
+    for note in [*_of_trials(plan, plan.seeds), *plan.elsewhere()]:
         err.say(note, "yellow")
     _make(plan.out)
     if trials:
@@ -59,9 +59,8 @@ def sweep(search: Search, protocols: Sequence[str], final_seeds: Sequence[int], 
     trials = search.trials(folder)
     check_choice(search, folder)
     check_ready([job.experiment for job in trials], how, set())
-    if both := sorted({*search.seeds} & {*final_seeds}):
-        named = f"seed {both[0]} is" if len(both) == 1 else f"seeds {', '.join(map(str, both))} are"
-        err.say(f"{named} in --seeds and --final-seeds: seeds that chose a setting do not prove it", "yellow")
+    for note in _common_seeds(search.seeds, final_seeds, "in --seeds and --final-seeds"):
+        err.say(note, "yellow")
     _make(folder)
     if signal := _train(trials, folder, replace(how, model=False), "trials"):
         return _stopped(signal, len(unfinished(trials)), "trials")
@@ -94,7 +93,7 @@ def show(plan: Plan, page: bool, form: str = "terminal") -> int:
     warn_of_unreadable(runs)
     found = compare_to_paper.compare(runs.groups, plan.table, plan.values)
     found_notes = [*compare_to_paper.verdict_notes(found, mark), *found.notes]
-    notes = [*_notes_of(plan), *plan.elsewhere(), *runs.notes, *found_notes]
+    notes = [*_notes_of(plan, plan.seeds), *plan.elsewhere(), *runs.notes, *found_notes]
     print_table(form, compare_to_paper.sheets(found, alone=mark), compare_to_paper.records(found, alone=mark), notes)
     if plan.table.name == MAIN_FIGURE and runs.groups:
         from gcr.paper.main_figure import draw_main_figure
@@ -123,7 +122,8 @@ def _write_page(asked: Plan) -> None:
         [folder for _, diverged, _ in ended for folder in diverged],
     )
     found = compare_to_paper.compare(runs.groups, plan.table, plan.values)
-    notes = [*_notes_of(plan), *runs.notes, *compare_to_paper.verdict_notes(found, mark), *found.notes]
+    seeds = {seed for group in runs.groups for seed in group.seeds}
+    notes = [*_notes_of(plan, seeds), *runs.notes, *compare_to_paper.verdict_notes(found, mark), *found.notes]
     searched = bool(plan.searches)
     first = HeadlineTable(plan.table.name, found, notes, searched, mark)
     own_search = searched and not plan.table.grids
@@ -137,8 +137,18 @@ def _write_page(asked: Plan) -> None:
     err.say(f"page: {written}")
 
 
-def _notes_of(plan: Plan) -> list[str]:
-    notes = []
+def _of_trials(plan: Plan, seeds: Iterable[int]) -> list[str]:
+    return _common_seeds(plan.request.trial_seeds, seeds, "of the trials, too") if plan.searches else []
+
+
+def _common_seeds(trials: Iterable[int], finals: Iterable[int], where: str) -> list[str]:
+    both = sorted({*trials} & {*finals})
+    named = f"seed {both[0]} is" if len(both) == 1 else f"seeds {', '.join(map(str, both))} are"
+    return [f"{named} {where}: seeds that chose a setting do not prove it"] if both else []
+
+
+def _notes_of(plan: Plan, seeds: Iterable[int]) -> list[str]:
+    notes = _of_trials(plan, seeds)
     if plan.request.mark:
         notes.append(f"{plan.request.mark}: a quick look, not a reproduction; the paper's values are left out")
     if plan.searches:

@@ -44,7 +44,7 @@ class Request:
     scenarios: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     buffers: tuple[int, ...] = ()
-    seeds: tuple[int, ...] = ()  # empty: as many as the paper has
+    seeds: tuple[int, ...] = ()  # empty: as many as the paper has, after those of trials where values are searched
     values: str = ""  # paper: those that its search chose; sweep: our own search; empty: paper where it has any
     epochs_scale: float = 1.0
     precision: str | None = None
@@ -156,12 +156,13 @@ def make_plan(request: Request, out: Path) -> Plan:
     table = asked_table(request)
     if request.mark and all(cell.regime == "online" for cell in table.cells):
         raise BadInput(f"epochs-scale has nothing to scale in {table.name}; a stream passes once. Leave it out")
-    seeds = request.seeds or tuple(range(table.seeds))
-    plan = Plan(request, out, table, seeds, {}, {})
     own = bool(table.grids)
     if own and request.values == "paper":
         raise BadInput(f"values must be sweep for {table.name}, got paper; the paper has none for it")
-    if own or request.values == "sweep":
+    searched = own or request.values == "sweep"
+    first = max(request.trial_seeds) + 1 if searched else 0
+    plan = Plan(request, out, table, request.seeds or tuple(range(first, first + table.seeds)), {}, {})
+    if searched:
         return replace(plan, searches=_searches(table, request))
     chosen = {
         place: {**paper.chosen(*place).overrides, **_common(table, request, place[2], place[0], place[3])}

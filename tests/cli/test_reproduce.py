@@ -53,11 +53,14 @@ def small(tmp_path_factory):
 def test_from_nothing_to_table_and_page(small):
     out, done = small
     assert "trials: 2 trained here, 0 failed" in done.stderr
+    common = "seed 0 is of the trials, too: seeds that chose a setting do not prove it"
+    assert common in done.stderr.partition("trials: 2 trained here")[0]
     assert "seq-digits, offline, class-IL accuracy, epochs ×0.2: percent" in done.stdout
     assert "a quick look, not a reproduction" in done.stdout
     (page,) = out.glob("*.html")
     assert page.name == "demo-table-epochs-0.2.html"
     assert "epochs ×0.2" in page.read_text()
+    assert common in page.read_text()
     choice = json.loads(next(out.glob("sweep-*.json")).read_text())
     assert set(choice["chosen"]) == {"class-il", "task-il"}
 

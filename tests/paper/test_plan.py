@@ -148,6 +148,8 @@ def test_the_demo_is_searched_then_trained(tmp_path):
     plan = plan.with_choices()
     assert {place[1]: values["lr"] for place, values in plan.chosen.items()} == {"class-il": 0.03, "task-il": 0.1}
     assert len(plan.jobs()) == 10
+    assert {job.experiment.seed for job in trials} == {0}
+    assert {job.experiment.seed for job in plan.jobs()} == {1, 2, 3, 4, 5}  # none of them chose the values
     assert unfinished(trials) == []
     for job in plan.jobs():
         finish(job, class_il=100 * job.experiment.optimizer.lr, task_il=90.0)
