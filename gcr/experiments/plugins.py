@@ -46,6 +46,10 @@ def own() -> tuple[type[Any], ...]:
     return tuple(kind for plugin in _given() for kind in plugin.kinds)
 
 
+def files() -> set[Path]:
+    return {Path(file).resolve() for file in _files()}
+
+
 def digests(method: Method, memory: Policy | None) -> dict[str, str]:
     """Of the files that method and selector come from, if they are not gcr's."""
     kinds = {type(method), type(memory and memory.selector)}

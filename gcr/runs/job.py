@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ from gcr.settings import BadInput, printable
 from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_cuda_stream
 from gcr.training.numerics import resolved
 
+FORESEEN = (BadInput, Diverged, PeerLost)
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 
@@ -107,14 +110,23 @@ def job_steps(
 
 def ended_by(number: int, error: Exception) -> Event:
     kind = "diverged" if isinstance(error, Diverged) else "busy" if isinstance(error, Busy) else ""
-    return Event(number, error=in_words(error), kind=kind)
+    return Event(number, error=in_words(error) + _where(error), kind=kind)
+
+
+def _where(error: Exception) -> str:
+    """The file and line that an error came from, of a plugin if it went through one; empty for one that we raise."""
+    if isinstance(error, FORESEEN) or (isinstance(error, OSError) and error.filename):
+        return ""
+    frames = [(Path(frame.f_code.co_filename), line) for frame, line in walk_tb(error.__traceback__)]
+    own = [(file, line) for file, line in frames if file.resolve() in plugins.files()]
+    return "".join(f" ({file.name}:{line})" for file, line in (own or frames)[-1:])
 
 
 def in_words(error: Exception) -> str:
     """One line, with the kind of error unless the user can fix it."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{printable(str(error.filename))}: {error.strerror}; put that right, and the same command continues"
-    name = "" if isinstance(error, BadInput | Diverged | PeerLost) else f"{type(error).__name__}: "
+    name = "" if isinstance(error, FORESEEN) else f"{type(error).__name__}: "
     return name + " ".join(str(error).split())
 
 

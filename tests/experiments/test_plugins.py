@@ -1,6 +1,7 @@
 """Methods and selectors from files of one's own."""
 
 import json
+import re
 import sys
 from textwrap import dedent
 
@@ -10,7 +11,7 @@ from gcr.cli.main import run_cli
 from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment, compose
 from gcr.methods import METHODS
-from gcr.runs.job import Execution
+from gcr.runs.job import Execution, ended_by
 from gcr.settings import BadInput
 
 HEAD = """
@@ -106,6 +107,35 @@ def test_a_file_that_a_plugin_imports_counts(plugin, tmp_path, monkeypatch):
     assert plugins.lacking(found) == ""
     monkeypatch.setenv(plugins.VARIABLE, "")
     assert plugins.lacking(found).startswith("name the files of its method or selector: gcr --plugin ")
+
+
+@pytest.mark.parametrize(
+    ("inside", "error"),
+    [
+        ("{}['hello']", "KeyError: 'hello'"),
+        ("int('hello', base=99)", "ValueError: "),
+        ("torch.nn.Linear(2, 2)(torch.ones(3))", "RuntimeError: "),
+    ],
+)
+def test_an_error_in_a_plugin_has_its_file_and_line(inside, error, plugin, tmp_path, capsys):
+    file = plugin(METHOD.replace("loss = super()", f"{inside}; loss = super()"))
+    line = next(n for n, one in enumerate(file.read_text().splitlines(), 1) if inside in one)
+    command = ["run", "seq-digits", "--method", "louder", "--model", "mlp", "--epochs", "1", "--out", str(tmp_path)]
+    assert run_cli(command) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert error in said
+    assert f" ({file.name}:{line})" in said
+
+
+def test_an_error_elsewhere_has_the_file_and_line_of_the_innermost_call():
+    def ended(fails):
+        try:
+            fails()
+        except Exception as error:
+            return ended_by(0, error).error
+
+    assert re.fullmatch(r"JSONDecodeError: Expecting .* \(decoder\.py:\d+\)", ended(lambda: json.loads("hello")))
+    assert ended(lambda: compose("seq-digits", "er", seed=-1)).endswith("got -1")
 
 
 def test_files_of_which_only_constants_are_imported_count(plugin, tmp_path, capsys):
