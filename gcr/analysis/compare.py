@@ -19,6 +19,7 @@ from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
 
 COLUMNS = ["", "first", "second", "first - second", "seeds", "p", "p (Holm)", "effect"]
+AT_THE_END = ("accuracy",)  # metrics of the last evaluation alone, which all methods have at the same moment
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,17 @@ def lines(first: Group, second: Group, metrics: Sequence[str], unpaired: bool = 
         test = (compare if paired else welch)(ours, theirs)
         if not ours or not theirs:  # there is nothing to doubt
             test = replace(test, warnings=())
+        if metric not in AT_THE_END and not _evaluated_alike(first, second):
+            test = replace(test, sem=None, p=None, effect=None, warnings=())
         made.append(Line(protocol, metric, means[0], means[1], test))
     corrected = after_holm([line.test.p for line in made])
     return [replace(line, p_holm=p) for line, p in zip(made, corrected, strict=True)]
+
+
+def _evaluated_alike(first: Group, second: Group) -> bool:
+    """Online, methods that need task boundaries are evaluated there, others after every stream."""
+    online = [group.experiment.method.stages for group in (first, second) if group.experiment.stream.online]
+    return {*online} != {"tasks", "streams"}
 
 
 def sheet(first: Group, second: Group, found: Sequence[Line]) -> Sheet:

@@ -156,6 +156,14 @@ class Runs:
             raise BadInput("no runs match --scenario, --method and --buffer together; leave one out")
         return Runs(groups, self.unreadable, self.diverged)
 
+    def together(self, other: Runs) -> Runs:
+        """With those of another; what is in both counts once."""
+        return Runs(
+            self.groups + [group for group in other.groups if group not in self.groups],
+            [*dict.fromkeys(self.unreadable + other.unreadable)],
+            [*dict.fromkeys(self.diverged + other.diverged)],
+        )
+
     def _version_notes(self) -> list[str]:
         versions = [result["versions"] for group in self.groups for result in group.results]
         notes = []
@@ -180,7 +188,7 @@ class Runs:
             if by_task and not all(e.method.stages == "tasks" for e in made):
                 notes.append(
                     f"{scenario}, online: {', '.join(by_task)} evaluated at the ends of tasks, others after every "
-                    "stream; forgetting, any-time and learning accuracy cannot be compared between the two"
+                    "stream; forgetting, transfer, any-time and learning accuracy cannot be compared between the two"
                 )
         return notes
 

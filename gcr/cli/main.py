@@ -374,7 +374,7 @@ def compare(
     for runs in both:
         warn_of_unreadable(runs)
     found = comparison.lines(ours, theirs, names, unpaired)
-    notes = [*comparison.notes(ours, theirs, found), *dict.fromkeys(note for runs in both for note in runs.notes)]
+    notes = [*comparison.notes(ours, theirs, found), *both[0].together(both[1]).notes]
     print_table(form, [comparison.sheet(ours, theirs, found)], comparison.records(found), notes)
 
 

@@ -284,6 +284,23 @@ def test_one_evaluation_of_all_tasks_has_no_anytime_accuracy(tmp_path):
     assert not any("seed sets differ" in note for note in notes(joint, er, found))
 
 
+def test_what_depends_on_the_moments_of_evaluation_is_not_tested_where_they_differ(tmp_path):
+    for name, method, value in (("a", "er", 70.0), ("b", "icarl", 60.0), ("c", "gcr", 50.0)):
+        for seed in range(5):
+            values = {"matrix": square(value + seed**2), "accuracy": value + seed**2, "anytime": value, "learning": 9.0}
+            values["forgetting"] = value / 2 - (seed * len(method)) % 3
+            experiment = experiment_of(method, seed, online=True)
+            put_run(tmp_path, experiment, square(value), name, class_il=values, task_il=values)
+    er, icarl, gcr = (one_group(tmp_path / name, read_runs(tmp_path / name)) for name in "abc")
+    metrics = ["accuracy", "forgetting", "anytime", "learning"]
+    found = lines(er, icarl, metrics)
+    assert [line.test.p is None for line in found] == [False, True, True, True] * 2
+    assert [entry.text for entry in sheet(er, icarl, found).rows[1]][4:] == ["5", "–", "–", "–"]
+    assert any("Holm's correction over 2 lines" in note for note in notes(er, icarl, found))
+    assert records(found)[1]["p"] is records(found)[1]["low95"] is None
+    assert not any(line.test.p is None for line in lines(er, gcr, metrics))  # both after every stream
+
+
 def test_forgetting_with_the_last_stage_leaves_out_what_came_before_a_task():
     matrix = [[95.0, 90.0, 90.0], [80.0, 70.0, 90.0], [80.0, 70.0, 90.0]]
 

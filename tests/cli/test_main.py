@@ -227,6 +227,16 @@ def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
     refused(here("compare", folders[0], tmp_path / "nowhere"), "is not a folder")
 
 
+def test_what_a_table_says_of_two_experiments_their_comparison_says_too(tmp_path):
+    for method, version in (("er", "1"), ("icarl", "2")):
+        put_run(tmp_path, experiment_of(method, online=True), square(50.0), name=method, versions={"gcr": version})
+    table, both = here("table", tmp_path).stdout, here("compare", tmp_path / "er", tmp_path / "icarl").stdout
+    for note in ("icarl evaluated at the ends of tasks", "mixed versions of gcr: 1 (1), 2 (1) runs"):
+        assert note in " ".join(table.split())
+        assert note in " ".join(both.split())
+    assert "mixed" not in here("compare", tmp_path / "er", tmp_path / "er").stdout
+
+
 def test_unknown_scenario(tmp_path):
     refused(here("run", "seq-digit", "--out", tmp_path), 'did you mean "seq-digits"')
 
