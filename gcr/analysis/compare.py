@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gcr.analysis.formats import Entry, Sheet
-from gcr.analysis.load import METRICS, PROTOCOLS, Group, Runs
+from gcr.analysis.load import METRICS, PROTOCOLS, Group, Runs, short_digest
 from gcr.analysis.statistics import BOLD_P, Comparison, Spread, after_holm, compare, spread, welch
 from gcr.experiments.describe import differing
 from gcr.runs.folder import RunFolder
@@ -106,7 +106,8 @@ def made_with(results: Iterable[dict[str, Any]]) -> str:
     """What touches the numbers of these runs besides their settings."""
     kinds = Counter(
         f"{result.get('device', '?')} {result.get('machine', '')}".strip()
-        + f", torch {result['versions'].get('torch', '?')}, source {str(result.get('source', 'unknown'))[:8]}"
+        + f", torch {result['versions'].get('torch', '?')}, source {short_digest(result.get('source', 'unknown'))}"
+        + (f", plugins {short_digest(result['plugins'])}" if result.get("plugins") else "")
         + (f", {result['processes']} processes" if "processes" in result else "")
         for result in results
     )

@@ -131,7 +131,7 @@ class Runs:
             *self._unreadable_notes(),
             *self.diverged_notes(),
             *self._version_notes(),
-            *self._precision_notes(),
+            *self._group_notes(),
             *self._evaluation_notes(),
         ]
 
@@ -171,11 +171,14 @@ class Runs:
             notes += _mixed(f"versions of {library}", [of.get(library, "unknown") for of in versions])
         return notes
 
-    def _precision_notes(self) -> list[str]:
-        """What ``auto`` means depends on the device."""
+    def _group_notes(self) -> list[str]:
+        """What precision ``auto`` means depends on the device; gcr, plugins and data can change from seed to seed."""
         notes = []
         for group in self.groups:
             notes += _mixed(f"precisions in {group.folder}", [of.get("precision", "unknown") for of in group.results])
+            for what, key in (("sources of gcr", "source"), ("plugins", "plugins"), ("data", "data")):
+                named = [short_digest(of[key]) for of in group.results if of.get(key)]  # others do not say
+                notes += _mixed(f"{what} in {group.folder}", named)
         return notes
 
     def _evaluation_notes(self) -> list[str]:
@@ -207,6 +210,13 @@ class Runs:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         results = "result that cannot be read is" if len(names) == 1 else "results that cannot be read are"
         return [f"{len(names)} {results} left out: {', '.join(names[:3])}{more}"]
+
+
+def short_digest(value: object) -> str:
+    """Of a digest, or of several by name, what tells them apart."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {str(digest)[:8]}" for name, digest in sorted(value.items()))
+    return str(value)[:8]
 
 
 def _mixed(what: str, values: Iterable[object]) -> list[str]:

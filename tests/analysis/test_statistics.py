@@ -7,7 +7,7 @@ import pytest
 from made_runs import experiment_of, put_run, square
 from scipy import stats
 
-from gcr.analysis.compare import lines, notes, one_group, records, sheet
+from gcr.analysis.compare import lines, made_with, notes, one_group, records, sheet
 from gcr.analysis.formats import latex
 from gcr.analysis.load import metric_of, read_runs
 from gcr.analysis.statistics import best, compare, holm, interval, not_apart, one_sample_p, spread, welch
@@ -311,6 +311,14 @@ def test_forgetting_with_the_last_stage_leaves_out_what_came_before_a_task():
     assert forgetting(anytime=90.0) == (15 + 20) / 2  # stages are not tasks: when these begin is not known
     assert forgetting(first_stages=[0, 0, 2]) == (15 + 20) / 2
     assert forgetting(first_stages=[0, 1, 2]) == (15 + 0) / 2
+
+
+def test_runs_trained_again_tell_another_version_of_a_plugin():
+    about = {"device": "cpu", "versions": {"torch": "2"}, "source": "a" * 40}
+    before, after = (made_with([about | {"plugins": {"mine.py": digit * 64}}]) for digit in "12")
+    assert before == "cpu, torch 2, source aaaaaaaa, plugins mine.py 11111111 (1)"
+    assert after == before.replace("1" * 8, "2" * 8)
+    assert made_with([about]) == "cpu, torch 2, source aaaaaaaa (1)"
 
 
 def test_what_cannot_be_compared(tmp_path):

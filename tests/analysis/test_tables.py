@@ -98,6 +98,23 @@ def test_it_is_said_where_online_methods_are_evaluated_at_other_times(tmp_path):
     assert note.startswith("seq-digits, online: gem, icarl evaluated at the ends of tasks, others after every stream")
 
 
+def test_it_is_said_where_seeds_of_one_experiment_are_of_different_sources_plugins_or_data(tmp_path):
+    mine, changed = {"mine.py": "1" * 64}, {"mine.py": "2" * 64}
+    seeds = [{"source": "a" * 40, "data": "d" * 64, "plugins": mine}] * 2 + [{"source": "b" * 40}, {"data": ""}]
+    for seed, about in enumerate(seeds):
+        put_run(tmp_path, experiment_of("er", seed=seed), square(10.0), "er", **about)
+    put_run(tmp_path, experiment_of("gcr"), square(10.0), "gcr", source="c" * 40)  # another experiment
+    folder = tmp_path / "er"
+    sources = f"mixed sources of gcr in {folder}: aaaaaaaa (2), bbbbbbbb (1) runs; what they computed may differ"
+    assert read_runs(tmp_path).notes == [sources]
+    put_run(tmp_path, experiment_of("er", seed=4), square(10.0), "er", data="e" * 64, plugins=changed)
+    assert read_runs(tmp_path).notes == [
+        sources,
+        f"mixed plugins in {folder}: mine.py 11111111 (2), mine.py 22222222 (1) runs; what they computed may differ",
+        f"mixed data in {folder}: dddddddd (2), eeeeeeee (1) runs; what they computed may differ",
+    ]
+
+
 def test_epochs_are_told_where_offline_runs_differ_in_them(tmp_path):
     put(tmp_path, "er", 0, 10.0, epochs=50)
     put(tmp_path, "der++", 0, 10.0, epochs=50)
