@@ -127,8 +127,12 @@ class Runs:
     @property
     def notes(self) -> list[str]:
         """For the foot of a table."""
+        return [*self._unreadable_notes(), *self.caveats]
+
+    @property
+    def caveats(self) -> list[str]:
+        """For the head of a page, which names itself what cannot be read."""
         return [
-            *self._unreadable_notes(),
             *self.diverged_notes(),
             *self._version_notes(),
             *self._group_notes(),

@@ -106,7 +106,7 @@ def _train_and_show(
         words = ", ".join(f"{name}={value}" for name, value in (given or {}).items())
         print_sheets(sheets(runs.groups, always=varied), [*([f"given: {words}"] if words else []), *runs.notes])
     if runs.groups and title:
-        page = write_report(runs.groups, folder / "report.html", title)
+        page = write_report(runs.groups, folder / "report.html", title, notes=runs.caveats)
         out.say(f"report: {page}")
     unfinished = [job for job in waiting if not job.folder.finished]
     if ending.signal and unfinished:

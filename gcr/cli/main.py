@@ -420,7 +420,8 @@ def report(
     warn_of_diverged(runs)
     packed = split_path(path)
     home = packed[0].parent if packed else path
-    written = write_report(runs.groups, page or home / "report.html", unreadable=runs.unreadable)
+    file = page or home / "report.html"
+    written = write_report(runs.groups, file, unreadable=runs.unreadable, notes=runs.caveats)
     out.say(f"report: {written}")
 
 

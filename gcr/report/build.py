@@ -35,9 +35,10 @@ def write_report(
     title: str = TITLE,
     unreadable: Sequence[Unreadable] = (),
     first: HeadlineTable | None = None,
+    notes: Sequence[str] = (),
 ) -> Path:
     """Write the page for ``groups`` to ``path`` and return it. ``first`` is a table that these runs were made for."""
-    page = render(groups, title, unreadable, first=first)
+    page = render(groups, title, unreadable, first=first, notes=notes)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, page.encode())
@@ -54,9 +55,10 @@ def render(
     version: str = "",
     n_trials: int = 0,
     first: HeadlineTable | None = None,
+    notes: Sequence[str] = (),
 ) -> str:
     """The page as text. With a ``version`` it is live: it asks its server for a newer one. ``n_trials`` of searches are
-    finished that are not among ``groups``."""
+    finished that are not among ``groups``. ``notes`` say what to know before rows are compared."""
     facets = Facets()
     shown = show(groups, facets)
     versus_paper = against_paper(groups, facets, first)
@@ -80,6 +82,7 @@ def render(
             n_failed=sum(run.failed for run in unfinished),
             unreadable=[str(bad) for bad in unreadable[:NAMED]],
             n_unreadable=len(unreadable),
+            notes=notes,
             made_with=sorted({_made_with(result) for group in groups for result in group.results}),
             facets=_json(facets.data()),
             few=FEW,

@@ -22,7 +22,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from gcr.analysis.load import Group, runs_at
+from gcr.analysis.load import Group, Runs, runs_at
 from gcr.report.build import TITLE, policy, render
 from gcr.report.unfinished import count_finished_trials, unfinished_runs
 from gcr.runs.folder import FAILURE, RunFolder
@@ -57,10 +57,12 @@ class LivePage:
             version = self._look()
             if version != self._page_version:
                 runs = runs_at(self.folder)
-                groups = _without_links(runs.groups)
+                diverged = [run for run in runs.diverged if not _is_linked(run.path)]
+                runs = Runs(_without_links(runs.groups), runs.unreadable, diverged)
                 unfinished = [run for run in unfinished_runs(self.folder) if not _is_linked(self.folder / run.folder)]
                 n_trials = count_finished_trials(self.folder)
-                self._page = render(groups, self.title, runs.unreadable, unfinished, version, n_trials).encode()
+                about = runs.unreadable, unfinished, version, n_trials
+                self._page = render(runs.groups, self.title, *about, notes=runs.caveats).encode()
                 self._page_version = version
             return self._page
 

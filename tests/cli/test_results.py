@@ -244,8 +244,23 @@ def test_runs_that_diverged_are_said_where_no_table_says_it(tmp_path, capfd):
     for words in (["table", runs, "--format", "csv"], ["results", "pack", runs, packed], ["report", runs]):
         assert run_cli(words) == 0
         assert capfd.readouterr().err == f"{said}\n"
-    assert "1 (1 diverged)" in (tmp_path / "runs/report.html").read_text()
-    assert "1 (1 diverged)" in LivePage(tmp_path / "runs").page().decode()
+    for page in ((tmp_path / "runs/report.html").read_text(), LivePage(tmp_path / "runs").page().decode()):
+        assert "1 (1 diverged)" in page
+        assert f"<li>{said}</li>" in page
+
+
+def test_a_report_says_what_a_table_says_of_its_rows(tmp_path, gcr):
+    for method, seed, version in (("er", 0, "1"), ("icarl", 0, "1"), ("er", 1, "2")):
+        put_run(tmp_path, experiment_of(method, seed, online=True), square(50.0), versions={"gcr": version})
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/result.json").touch()
+    assert gcr("report", tmp_path)[0] == 0
+    for page in ((tmp_path / "report.html").read_text(), LivePage(tmp_path).page().decode()):
+        head = page[: page.index("<h2")]
+        assert "<li>mixed versions of gcr: 1 (2), 2 (1) runs; what they computed may differ</li>" in head
+        assert "<li>seq-digits, online: icarl evaluated at the ends of tasks, others after every stream; " in head
+        assert "1 result left out that cannot be read" in head
+        assert head.count("that cannot be read") == 1  # named once
 
 
 def test_files_of_a_run_that_are_gone_are_said_by_the_report(tmp_path, caplog):
