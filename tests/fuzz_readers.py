@@ -101,7 +101,7 @@ def quiet(*_: object) -> None:
 
 def run_folder(folder: Path) -> None:
     runs = runs_at(folder)
-    render(runs.groups, unreadable=runs.unreadable, unfinished=list(unfinished_runs(folder)))
+    render(runs.groups, unreadable=runs.unreadable, unfinished=list(unfinished_runs(folder)), notes=runs.caveats)
 
 
 def runs_files() -> Files:
@@ -116,7 +116,7 @@ def packed_files() -> Files:
     with scratch() as folder:
         run = made_runs.put_run(folder, made_runs.experiment_of("gcr"), made_runs.square(50.0))
         values = {"experiment": run.experiment_values(), "result": run.result()}
-        return {"x.jsonl.gz": packed_bytes([("a/seed-0", values), ("b/seed-0", values)])}
+        return {"x.jsonl.gz": packed_bytes([("a/seed-0", values), ("b/seed-0", values)], {"a/seed-1": "NaN"})}
 
 
 def old_packed_files() -> Files:

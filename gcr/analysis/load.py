@@ -18,11 +18,11 @@ from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment
 from gcr.files import brief
 from gcr.runs.folder import AGAIN, TRIALS, RunFolder, check_seed, check_together, ended_runs
-from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_packed, split_path
+from gcr.runs.packed import SUFFIX, BadFile, PackedRun, packed_files, read_ended, split_path
 from gcr.settings import LARGEST, BadInput, brief_of, unknown
 from gcr.training.metrics import anytime_accuracy, forgetting_with_last
 
-StoredRun = RunFolder | PackedRun  # both have path, experiment_values(), result(), metrics() and memory()
+StoredRun = RunFolder | PackedRun  # both have path, failure, experiment_values(), result(), metrics() and memory()
 
 MOST = 100  # percent
 PROTOCOLS = {"class_il": "class-IL", "task_il": "task-IL"}
@@ -122,7 +122,7 @@ class Unreadable:
 class Runs:
     groups: list[Group]
     unreadable: list[Unreadable]
-    diverged: list[RunFolder] = field(default_factory=list)
+    diverged: list[StoredRun] = field(default_factory=list)
 
     @property
     def notes(self) -> list[str]:
@@ -165,7 +165,7 @@ class Runs:
         return Runs(
             self.groups + [group for group in other.groups if group not in self.groups],
             [*dict.fromkeys(self.unreadable + other.unreadable)],
-            [*dict.fromkeys(self.diverged + other.diverged)],
+            self.diverged + [run for run in other.diverged if run not in self.diverged],
         )
 
     def _version_notes(self) -> list[str]:
@@ -248,29 +248,31 @@ def runs_at(path: Path) -> Runs:
     """As ``read_runs``, but there may be none."""
     plugins.own()  # what is wrong with them is no run's fault
     found: list[StoredRun]
-    diverged: list[RunFolder] = []
+    diverged: list[StoredRun] = []
     if packed := split_path(path):
         file, inner = packed
-        found, unreadable = _read_file(file)
+        found, unreadable, diverged = _read_file(file)
         if inner:
             names = sorted({run.path.parent.relative_to(file).as_posix() for run in found})
-            found = [run for run in found if run.path.is_relative_to(path)]
-            if names and not found:
+            found, diverged = ([run for run in runs if run.path.is_relative_to(path)] for runs in (found, diverged))
+            if names and not found and not diverged:
                 raise unknown(f"run in {file}", inner, names)
     elif path.is_dir():
-        finished, diverged, without = ended_runs(path)
-        found, unreadable = [*finished], [Unreadable(run.path, "result.json is missing", AGAIN) for run in without]
+        finished, failed, without = ended_runs(path)
+        found, diverged = [*finished], [*failed]
+        unreadable = [Unreadable(run.path, "result.json is missing", AGAIN) for run in without]
         for file in packed_files(path):
             if TRIALS not in file.relative_to(path).parts:
-                more, bad = _read_file(file)
+                more, bad, failed_too = _read_file(file)
                 found += more
                 unreadable += bad
+                diverged += failed_too
     else:
         raise BadInput(
             f"{path} is not a folder of runs or a packed file (*{SUFFIX}); give the --out folder of earlier runs"
         )
-    runs = group_runs(sorted(found, key=_place), diverged)
-    return Runs(runs.groups, [*unreadable, *runs.unreadable], diverged)
+    runs = group_runs(sorted(found, key=_place), sorted(diverged, key=_place))
+    return Runs(runs.groups, [*unreadable, *runs.unreadable], runs.diverged)
 
 
 def _place(run: StoredRun) -> tuple[list[str], bool, str]:
@@ -279,15 +281,16 @@ def _place(run: StoredRun) -> tuple[list[str], bool, str]:
     return above, not name.startswith("seed-"), name
 
 
-def _read_file(file: Path) -> tuple[list[StoredRun], list[Unreadable]]:
+def _read_file(file: Path) -> tuple[list[StoredRun], list[Unreadable], list[StoredRun]]:
     try:
-        runs, bad = read_packed(file)
+        runs, bad, diverged = read_ended(file)
     except BadFile as error:
-        return [], [Unreadable(file, error.why, error.remedy)]
-    return [*runs], [Unreadable(file / f"line-{line.number}", line.why, "get or pack it again") for line in bad]
+        return [], [Unreadable(file, error.why, error.remedy)], []
+    left_out = [Unreadable(file / f"line-{line.number}", line.why, "get or pack it again") for line in bad]
+    return [*runs], left_out, [*diverged]
 
 
-def group_runs(stored: Iterable[StoredRun], diverged: Sequence[RunFolder] = ()) -> Runs:
+def group_runs(stored: Iterable[StoredRun], diverged: Sequence[StoredRun] = ()) -> Runs:
     """Groups in the order of scenario, method, selector and buffer; ``diverged`` runs are counted, and in no mean."""
     groups: dict[tuple[Path, int], list[tuple[StoredRun, Experiment, dict[str, Any]]]] = {}
     unreadable = []

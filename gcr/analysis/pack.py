@@ -24,15 +24,17 @@ class Packed:
 
 
 def pack_runs(paths: Sequence[Path], metrics: bool = False, replace: bool = False) -> Packed:
-    """Experiments and results of all runs at ``paths``, and with ``metrics`` those of every epoch.
+    """Experiments and results of all runs at ``paths``, with ``metrics`` those of every epoch, and why others diverged.
 
     With ``replace``, a run that is there twice counts as the last of ``paths`` has it.
     """
     lines: dict[str, dict[str, Any]] = {}
+    diverged: dict[str, str] = {}
     sources, n_replaced = [], 0
     for path in paths:
         before = len(files.unchecked)
         sources.append(read_runs(path))
+        diverged |= {name_below(run, path): str(run.failure) for run in sources[-1].diverged}
         unchecked = {Path(file).parent for file in files.unchecked[before:]}
         for run in (run for group in sources[-1].groups for run in group.runs):
             name = name_below(run, path)
@@ -52,7 +54,8 @@ def pack_runs(paths: Sequence[Path], metrics: bool = False, replace: bool = Fals
                     raise BadInput(f"{name} is there twice with different contents, last in {path}; {remedy}")
                 lines[name] = line
                 n_replaced += 1
-    return Packed(packed_bytes(lines.items()), len(lines), n_replaced, sources)
+    diverged = {name: why for name, why in diverged.items() if name not in lines}  # was trained again since
+    return Packed(packed_bytes(lines.items(), diverged), len(lines), n_replaced, sources)
 
 
 def _metrics(run: StoredRun) -> list[Any]:

@@ -76,11 +76,11 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
                     about
                     | {"protocol": PROTOCOLS[protocol].lower(), "metric": metric}
                     | {"mean": found.mean if found else None, "sem": found.sem if found else None}
-                    | {"n": len(group.seeds)}
+                    | {"n": len(group.seeds), "diverged": group.diverged}
                 )
             if MEMORY in metrics:
                 of = {"protocol": None, "metric": MEMORY, "mean": group.memory_bytes, "sem": None}
-                lines.append(about | of | {"n": len(group.seeds)})
+                lines.append(about | of | {"n": len(group.seeds), "diverged": group.diverged})
     return lines
 
 

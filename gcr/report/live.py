@@ -22,7 +22,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from gcr.analysis.load import Group, Runs, runs_at
+from gcr.analysis.load import Group, Runs, StoredRun, runs_at
 from gcr.report.build import TITLE, policy, render
 from gcr.report.unfinished import count_finished_trials, unfinished_runs
 from gcr.runs.folder import FAILURE, RunFolder
@@ -57,7 +57,7 @@ class LivePage:
             version = self._look()
             if version != self._page_version:
                 runs = runs_at(self.folder)
-                diverged = [run for run in runs.diverged if not _is_linked(run.path)]
+                diverged = [run for run in runs.diverged if not _is_linked(_place(run))]
                 runs = Runs(_without_links(runs.groups), runs.unreadable, diverged)
                 unfinished = [run for run in unfinished_runs(self.folder) if not _is_linked(self.folder / run.folder)]
                 n_trials = count_finished_trials(self.folder)
@@ -77,12 +77,16 @@ def _without_links(groups: list[Group]) -> list[Group]:
     """The page shows nothing that lies elsewhere."""
     kept = []
     for group in groups:
-        own = [not _is_linked(run.file if isinstance(run, PackedRun) else run.path) for run in group.runs]
+        own = [not _is_linked(_place(run)) for run in group.runs]
         if any(own):
             runs, experiments, results = group.runs, group.experiments, group.results
             own_runs = [*compress(runs, own)], [*compress(experiments, own)], [*compress(results, own)]
             kept.append(Group(*own_runs, group.diverged))
     return kept
+
+
+def _place(run: StoredRun) -> Path:
+    return run.file if isinstance(run, PackedRun) else run.path
 
 
 def _is_linked(path: Path) -> bool:

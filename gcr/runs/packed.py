@@ -1,9 +1,10 @@
 """Packed runs: the finished runs of a study in one gzipped JSON-lines file, small enough for a repository.
 
 The first line has ``format``, ``version``, the number of ``runs`` and the ``sha256`` of all further lines (older
-files lack the last two). Each further line is a run: ``path`` (as ``run-name/seed-0``), ``experiment``, ``result``,
-where they were kept ``metrics``, ``unchecked`` where these had no digest before, being of an older gcr, and a digest of
-the line. Readers treat the file as a folder: ``online.jsonl.gz/run-name/seed-0``. Equal runs give equal bytes.
+files lack the last two), and why runs ``diverged`` by path, if any did. Each further line is a run: ``path`` (as
+``run-name/seed-0``), ``experiment``, ``result``, where they were kept ``metrics``, ``unchecked`` where these had no
+digest before, being of an older gcr, and a digest of the line. Readers treat the file as a folder:
+``online.jsonl.gz/run-name/seed-0``. Equal runs give equal bytes.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ class PackedRun:
         return None
 
     @property
+    def failure(self) -> str | None:
+        """Why the run diverged; None: it did not."""
+        return self.values.get("failure")
+
+    @property
     def unchecked(self) -> bool:
         """Whether nothing said, when it was packed, that it was as it had been written."""
         return "unchecked" in self.values
@@ -95,6 +101,12 @@ def split_path(path: Path) -> tuple[Path, str] | None:
 def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
     """The runs of a file, and the lines that are not runs. A damaged file is refused as a whole, and so is one whose
     lines are whole but others than were packed."""
+    runs, bad, _ = read_ended(file)
+    return runs, bad
+
+
+def read_ended(file: Path) -> tuple[list[PackedRun], list[BadLine], list[PackedRun]]:
+    """As ``read_packed``, and the runs that diverged."""
     if not file.is_file():
         raise BadFile(file, "missing, or not a plain file")
     try:
@@ -106,7 +118,7 @@ def read_packed(file: Path) -> tuple[list[PackedRun], list[BadLine]]:
         raise BadFile(file, str(error.strerror or error)) from None
 
 
-def _read_lines(file: Path, opened: gzip.GzipFile, most: int) -> tuple[list[PackedRun], list[BadLine]]:
+def _read_lines(file: Path, opened: gzip.GzipFile, most: int) -> tuple[list[PackedRun], list[BadLine], list[PackedRun]]:
     """One after another: what unpacks to very much is refused before it is all in memory."""
     header = _read_header(file, opened.readline(files.MAX_JSON_BYTES))
     runs: list[PackedRun] = []
@@ -139,16 +151,18 @@ def _read_lines(file: Path, opened: gzip.GzipFile, most: int) -> tuple[list[Pack
         raise BadFile(file, f"damaged: {n} runs, of {packed!r:.20} that were packed")
     if not bad and header.get("sha256", "") not in ("", digest.hexdigest()):
         raise BadFile(file, "damaged: its lines are not those that were packed, whose sha256 it has")
-    return runs, bad
+    return runs, bad, _read_diverged(file, header)
 
 
-def packed_bytes(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> bytes:
-    """A packed file of runs: their names, and their lines without the name."""
+def packed_bytes(runs: Iterable[tuple[str, Mapping[str, Any]]], diverged: Mapping[str, str] | None = None) -> bytes:
+    """A packed file of runs: their names, and their lines without the name; and why others ``diverged``, by name."""
     lines = []
     for name, values in sorted(runs, key=lambda run: run[0].split("/")):
         lines.append(json_bytes({"path": name} | dict(values), indent=None))
     body = b"".join(lines)
-    about = {"format": FORMAT, "version": VERSION, "runs": len(lines), "sha256": sha256(body)}
+    about: dict[str, Any] = {"format": FORMAT, "version": VERSION, "runs": len(lines), "sha256": sha256(body)}
+    if diverged:
+        about["diverged"] = dict(sorted(diverged.items(), key=lambda run: run[0].split("/")))
     whole = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=whole, compresslevel=9, mtime=0) as file:
         file.write(json_bytes(about, indent=None) + body)
@@ -176,10 +190,21 @@ def _read_header(file: Path, line: bytes) -> dict[str, Any]:
         raise BadFile(file, brief(error)) from None
 
 
+def _read_diverged(file: Path, header: dict[str, Any]) -> list[PackedRun]:
+    named = header.get("diverged", {})
+    if not isinstance(named, dict) or not all(_is_name(name) and isinstance(why, str) for name, why in named.items()):
+        raise BadFile(file, "damaged: diverged in its first line must be reasons by path")
+    return [PackedRun(file, name, {"failure": why}) for name, why in named.items()]
+
+
+def _is_name(name: object) -> bool:
+    parts = name.split("/") if isinstance(name, str) else []
+    return len(parts) > 1 and {"", ".", ".."}.isdisjoint(parts)
+
+
 def _run_name(values: dict[str, Any], seen: set[str]) -> str:
     name = values.get("path")
-    parts = name.split("/") if isinstance(name, str) else []
-    if not isinstance(name, str) or len(parts) < 2 or not {"", ".", ".."}.isdisjoint(parts):
+    if not isinstance(name, str) or not _is_name(name):
         raise BadInput(f"path must be like run-name/seed-0, got {name!r:.60}")
     for key, kind in (("experiment", dict), ("result", dict), ("metrics", list)):
         if not isinstance(values.get(key, kind() if key == "metrics" else None), kind):

@@ -242,6 +242,7 @@ def test_sheets_and_records(tmp_path):
         "mean": 11.0,
         "sem": pytest.approx(1.0),
         "n": 2,
+        "diverged": 0,
     }
     assert lines[1]["mean"] is None  # these runs have no any-time accuracy
 

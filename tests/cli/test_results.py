@@ -249,6 +249,32 @@ def test_runs_that_diverged_are_said_where_no_table_says_it(tmp_path, capfd):
         assert f"<li>{said}</li>" in page
 
 
+def test_runs_that_diverged_are_packed_as_such(tmp_path, gcr):
+    runs, file, again = tmp_path / "runs", tmp_path / "results/all.jsonl.gz", tmp_path / "again.jsonl.gz"
+    for name in ("er", "slow"):
+        put_run(runs, experiment_of("er", lr=0.1 if name == "er" else 0.01), square(50.0), name=name)
+    for seed in (1, 2):
+        put_unfinished(runs, experiment_of("er", lr=0.1, seed=seed), name="er").fail(f"loss is NaN at step {seed}")
+    put_unfinished(runs, experiment_of("er", lr=9.0), name="fast").fail("loss is NaN at step 1")
+    assert gcr("results", "pack", runs, file)[0] == 0
+    for more in ([], ["--format", "csv"]):
+        table = gcr("table", runs, *more)
+        assert gcr("table", file, *more) == gcr("table", file.parent, *more) == table
+    assert "class-il,accuracy,50.0,,1,2\n" in gcr("table", file, "--format", "csv")[1]
+    assert "1 (2 diverged)" in gcr("table", file / "er")[1]
+    assert "diverged" not in gcr("table", file / "slow")[1]
+    refused(gcr("table", file / "fast"), "1 run diverged, in no mean: fast/seed-0")
+    both = gcr("compare", file / "er", file / "slow")
+    assert "2 runs diverged, in no mean: er/seed-1" in " ".join(both[1].split())
+    assert both == gcr("compare", runs / "er", runs / "slow")
+    assert gcr("verify", file)[0] == 0
+    assert gcr("results", "pack", file, again)[0] == 0
+    assert again.read_bytes() == file.read_bytes()
+    put_run(tmp_path / "other", experiment_of("er", lr=0.1, seed=1), square(50.0), name="er")
+    assert gcr("results", "pack", file, tmp_path / "other", again, "--force")[0] == 0
+    assert "2 (1 diverged)" in gcr("table", again / "er")[1]
+
+
 def test_a_report_says_what_a_table_says_of_its_rows(tmp_path, gcr):
     for method, seed, version in (("er", 0, "1"), ("icarl", 0, "1"), ("er", 1, "2")):
         put_run(tmp_path, experiment_of(method, seed, online=True), square(50.0), versions={"gcr": version})

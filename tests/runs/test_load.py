@@ -336,11 +336,23 @@ WHOLE = gzip.compress((json.dumps(HEADER) + "\n" + json.dumps(LINE) + "\n").enco
         (b"", "no packed runs"),
         (gzip.compress(b""), "no packed runs"),
         (gzip.compress(json.dumps(LINE).encode()), "no packed runs"),
+        (gzip.compress(json.dumps(HEADER | {"diverged": {"../x": "NaN"}}).encode()), "must be reasons by path"),
         (gzip.compress(b'{"format": "gcr-runs", "version": 2}'), "format version 2, this gcr knows version 1"),
         (gzip.compress(b'{"format": "gcr-runs", "version": 1}' + b"\n" * 20_000), "too many lines that are no runs"),
         (gzip.compress(b'{"format": "gcr-runs", "version": 1}\n' + b"x" * 2**26), "bytes, or 33554432 in a line"),
     ],
-    ids=["cut", "flipped", "not gzip", "nothing", "empty", "no header", "newer", "blank lines", "a long line"],
+    ids=[
+        "cut",
+        "flipped",
+        "not gzip",
+        "nothing",
+        "empty",
+        "no header",
+        "diverged",
+        "newer",
+        "blank lines",
+        "a long line",
+    ],
 )
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, content, why):
     (tmp_path / "x.jsonl.gz").write_bytes(content)
