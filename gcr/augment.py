@@ -201,8 +201,8 @@ def _turn_hue(images: Tensor, turn: Tensor) -> Tensor:
 
 def _is_like(value: Any, like: Any) -> bool:
     if isinstance(like, tuple):  # numbers: one a channel, or as many as there are by default
-        right = isinstance(value, list) and value and len(value) in (len(value) if len(like) == 1 else 0, len(like))
-        return bool(right) and all(_is_like(one, 0.0) for one in value)
+        right = isinstance(value, list) and len(value) > 0 and len(like) in (1, len(value))
+        return right and all(_is_like(one, 0.0) for one in value)
     if isinstance(like, float):
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
     return type(value) is type(like) and like is not None and (isinstance(value, bool) or 0 <= value < 2**16)

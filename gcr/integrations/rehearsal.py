@@ -37,7 +37,7 @@ from gcr.models import Network, attach
 from gcr.models.network import Output, modes_kept
 from gcr.select import GradApprox
 from gcr.settings import BadInput
-from gcr.training.randomness import AdmissionDraws, DrawPlan, ReplayDraws
+from gcr.training.randomness import AdmissionDraws, DrawPlan
 from gcr.training.reselect import order_by_herding, reselect
 from gcr.training.settings import Training
 from gcr.training.step import Incoming, draw_plan, draw_replays, offer, replay_batches, sampler_of
@@ -89,7 +89,7 @@ class Rehearsal:
             return logits.new_zeros(())
         self._widen(memory, logits)
         policy, draws = self._policy(len(y)), self._draws(len(y), logits.device)
-        asked = _replay_draws(self._plan(len(y)), draws)
+        asked = self._plan(len(y)).replay_draws(draws)
         drawn = draw_replays(memory, sampler_of(self.method, policy), asked, policy.kept_weights == "relative")
         replay, _ = replay_batches(self._views(), self.method, drawn, asked)
         return self._added(self._attached(net, rows, logits), y, logits, replay)
@@ -287,10 +287,3 @@ def _check_policy(policy: Policy) -> None:
     for name, usual in (("pool", "reservoir"), ("pool_network", "trained"), ("statistics", "training")):
         if getattr(policy, name) != usual:
             raise BadInput(f"{name} must be {usual} in the loop of another framework, got {getattr(policy, name)}")
-
-
-def _replay_draws(plan: DrawPlan, draws: dict[str, Tensor]) -> tuple[ReplayDraws, ...]:
-    return tuple(
-        ReplayDraws(draws[f"replay {i}"], tuple(draws[f"replay {i} view {v}"] for v in range(len(kinds))))
-        for i, kinds in enumerate(plan.replays)
-    )

@@ -19,7 +19,7 @@ Given = str | Mapping[Any, float] | None
 class ClassWeights:
     """``given`` is None, "balanced" or a weight per label.
 
-    Balanced as in scikit-learn: examples / (classes * examples of the class), of all that was seen so far.
+    Balanced as in scikit-learn: examples / (classes * examples of the class), of all that was trained on so far.
     """
 
     def __init__(self, given: Given, counts: Sequence[int] = ()) -> None:

@@ -157,7 +157,7 @@ class Core:
 
     @in_turn
     def take_all(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-        """The same for a whole task, which need not fit the device: rows stay where they are, numbers on the CPU."""
+        """As ``take``, of a whole task, which need not fit the device: rows stay where they are, numbers on the CPU."""
         rows, labels = self._rows_and_numbers(x, y)
         if self.frozen:
             rows = torch.cat([self._features(part.to(self.device)) for part in at_once(rows)])

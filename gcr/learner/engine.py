@@ -86,6 +86,7 @@ class Engine:
         self._note_layers()
         self.batch = 0  # the largest so far
         self.tasks = 0  # that have ended
+        self.task = torch.zeros((), dtype=torch.int64, device=device)  # the same, where a captured step reads it
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @property
@@ -110,7 +111,7 @@ class Engine:
             self._draw()
         with self._on_own_stream():
             if self.slots is None:
-                self.incoming = Incoming(rows, labels)
+                self.incoming = self._arriving(rows, labels)
             else:
                 self.slots.images[:n].copy_(rows, non_blocking=True)
                 self.slots.labels[:n].copy_(labels, non_blocking=True)
@@ -135,7 +136,7 @@ class Engine:
         with computing(self.precision, self.device):
             logits = state.net.eval()(self.views.plain(rows))
         reservoir = torch.from_numpy(draws).to(self.device)
-        offer(state.memory, policy, state.net, self.views, Incoming(rows, labels), logits, reservoir, admission)
+        offer(state.memory, policy, state.net, self.views, self._arriving(rows, labels), logits, reservoir, admission)
         self.method.note_remembered(labels, state.extras)
         state.offered = True
         self._select_if_due(len(labels))
@@ -147,7 +148,7 @@ class Engine:
         if memory is None:
             return
         rows = memory.filled_rows()
-        rows = rows[memory.columns["task"][rows] == memory.updates]
+        rows = rows[memory.columns["task"][rows] == (self.task if self._selects_within_tasks else memory.updates)]
         with computing(self.precision, self.device):
             for part in rows.split(pass_size(self.shape)):
                 images = self.views.plain(memory.columns["image"][part])
@@ -169,6 +170,7 @@ class Engine:
                 with computing(self.precision, self.device):
                     recompute_bn_on_memory(state.net, state.memory, self.views)
         self.tasks += 1
+        self.task.fill_(self.tasks)
 
     def grow(self, n_outputs: int) -> None:
         """Give the head more outputs. What memory has stored does not know them."""
@@ -257,6 +259,7 @@ class Engine:
         if type(place["offered"]) is not bool or not isinstance(place["selections"], list):
             raise Misfit("place.offered must be true or false, and place.selections a list")
         self.batch, self.tasks = place["batch"], place["tasks"]
+        self.task.fill_(self.tasks)
         for name in ("steps", "offered", "arrived"):
             setattr(self.state, name, place[name])
         self.state.selections = place["selections"][-KEPT_SELECTIONS:]
@@ -295,12 +298,20 @@ class Engine:
         if self.slots is None:
             return self.incoming
         n = len(draws.rows)
-        return Incoming(self.slots.images[:n], self.slots.labels[:n])
+        return self._arriving(self.slots.images[:n], self.slots.labels[:n])
+
+    @property
+    def _selects_within_tasks(self) -> bool:
+        """Then the number of selections, by which memory tells tasks apart, is not that of tasks."""
+        return self.policy is not None and self.policy.selects and self.policy.every > 0
+
+    def _arriving(self, rows: Tensor, labels: Tensor) -> Incoming:
+        return Incoming(rows, labels, self.task.expand_as(labels) if self._selects_within_tasks else None)
 
     def _select_if_due(self, arrived: int) -> None:
         """After every ``policy.every`` examples, if that is asked for."""
         state, policy = self.state, self.policy
-        if policy is not None and policy.selects and policy.every:
+        if policy is not None and self._selects_within_tasks:
             state.arrived += arrived
             if state.arrived >= policy.every:
                 self._select()

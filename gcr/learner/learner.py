@@ -48,12 +48,11 @@ class Learner(Core):
 
     ``augment``: "auto" shifts images of 16 pixels or more and mirrors those of three channels, "shift" does not mirror,
     None leaves examples as they are, ``gcr.augment.Views`` normalise too, and a function gets a batch of what the
-    network takes.
+    network takes. With ``frozen`` only the head learns, on features that are computed once; memory holds features.
 
-    ``frozen``:
-    only the head learns, on features that are computed once; memory holds features. ``classes`` are the labels that
-    the outputs of ``net`` already mean. ``class_weight`` is "balanced" or a weight per label, ``clip`` the most that
-    the norm of all gradients may be. ``seed`` decides the order of examples, their views and what is remembered.
+    ``classes`` are the labels that the outputs of ``net`` already mean. ``class_weight`` is "balanced" or a weight per
+    label, ``clip`` the most that the norm of all gradients may be. ``seed`` decides the order of examples, their views
+    and what is remembered.
     """
 
     # Learning.

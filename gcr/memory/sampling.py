@@ -7,22 +7,13 @@ without. Shapes are fixed and counters stay on the device. Memory must hold some
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-
-class Counted(Protocol):
-    """What a sampler reads of a buffer: its sizes, and its counters on the device."""
-
-    capacity: int
-    candidates: int
-    kept: Tensor
-    pooled: Tensor
-    seen: Tensor
-    seen_since: Tensor
-    updates: Tensor
+if TYPE_CHECKING:
+    from gcr.memory.buffer import Buffer
 
 
 class Coin:
@@ -36,7 +27,7 @@ class Coin:
         return (size, 2)
 
     @staticmethod
-    def rows(memory: Counted, draws: Tensor, size: int) -> Tensor:
+    def rows(memory: Buffer, draws: Tensor, size: int) -> Tensor:
         """[..., size, 2] uniforms (coin, index) -> [..., size] rows of memory. An empty side gives way to the other."""
         coin, index = draws.unbind(-1)
         tails = coin * memory.seen < memory.seen_since
@@ -58,7 +49,7 @@ class Split:
         return (capacity + candidates,)
 
     @staticmethod
-    def rows(memory: Counted, draws: Tensor, size: int) -> Tensor:
+    def rows(memory: Buffer, draws: Tensor, size: int) -> Tensor:
         """One uniform per row of memory, [..., capacity + candidates] -> [..., size] rows."""
         place = torch.arange(size, device=draws.device)
         kept_order = _shuffled(draws[..., : memory.capacity], memory.kept)
@@ -76,15 +67,12 @@ class Split:
 class Distinct:
     """For methods that search memory: every row once, in random order; once all are taken, in that order again."""
 
-    name = "distinct"
-    summary = "every example once"
-
     @staticmethod
     def draws_shape(size: int, capacity: int, candidates: int) -> tuple[int, ...]:
         return (capacity + candidates,)
 
     @staticmethod
-    def rows(memory: Counted, draws: Tensor, size: int) -> Tensor:
+    def rows(memory: Buffer, draws: Tensor, size: int) -> Tensor:
         """One uniform per row of memory, [..., capacity + candidates] -> [..., size] rows."""
         row = torch.arange(draws.shape[-1], device=draws.device)
         filled = torch.where(row < memory.capacity, row < memory.kept, row - memory.capacity < memory.pooled)
@@ -99,4 +87,4 @@ def _shuffled(draws: Tensor, count: Tensor) -> Tensor:
 
 
 Sampler = type[Coin] | type[Split] | type[Distinct]
-SAMPLERS: tuple[Sampler, ...] = (Coin, Split)  # that a user may choose
+SAMPLERS: tuple[type[Coin] | type[Split], ...] = (Coin, Split)  # that a user may choose

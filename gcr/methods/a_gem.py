@@ -16,24 +16,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from gcr.methods.finetune import Finetune
 from gcr.methods.flat_gradients import Direction, parts, vectors
 from gcr.methods.losses import label_loss, weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method, Replay
+from gcr.methods.method import Batch, Extras, Replay
 from gcr.models import Network
 
 
 @dataclass(frozen=True)
-class AGem(Method):
+class AGem(Finetune):  # its loss; memory only corrects the direction
     name: ClassVar[str] = "a-gem"
     summary: ClassVar[str] = "averaged GEM: no step that raises the loss on a minibatch of remembered examples"
 
     @property
     def replays(self) -> tuple[Replay, ...]:
         return (Replay(),)
-
-    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
-        logits = net(new.images)
-        return Loss(new.cross_entropy(logits), logits.detach())
 
     def project(
         self,

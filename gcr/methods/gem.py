@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gcr.methods.finetune import Finetune
 from gcr.methods.flat_gradients import Direction, parts, vectors
 from gcr.methods.gem_qp import gem_multipliers
 from gcr.methods.losses import label_loss, weighted_mean
-from gcr.methods.method import Batch, Extras, Loss, Method, Replay
+from gcr.methods.method import Batch, Extras, Replay
 from gcr.models import Network
 from gcr.settings import BadInput, setting
 
@@ -27,7 +28,7 @@ BLOCKS = 1024
 
 
 @dataclass(frozen=True)
-class Gem(Method):
+class Gem(Finetune):  # its loss; memory only corrects the direction
     name: ClassVar[str] = "gem"
     summary: ClassVar[str] = "gradient episodic memory: no step that raises the loss on what a past task left in memory"
     default_selector: ClassVar[str] = "class-balanced"
@@ -49,10 +50,6 @@ class Gem(Method):
 
     def shapes_of_stage(self, stage: int) -> int:
         return stage  # as many gradients as past tasks
-
-    def loss(self, net: Network, new: Batch, replay: tuple[Batch, ...], extras: Extras) -> Loss:
-        logits = net(new.images)
-        return Loss(new.cross_entropy(logits), logits.detach())
 
     def project(
         self,

@@ -1,4 +1,5 @@
-"""Precision: how finely a network computes. Weights, statistics, losses and memory are float32 in any case.
+"""Precision: how finely a network computes. Weights, statistics and memory are float32 in any case; of the loss, the
+products of SupCon and of A-GEM's slopes are computed as the network is.
 
 ``fp32`` is the reference, ``tf32`` cuts the factors of matrix products on a GPU to 10 bits, ``bf16`` computes the
 network in bfloat16 (autocast). ``auto`` is bf16 on a GPU that has it (``docs/performance.md``), tf32 on others,

@@ -73,6 +73,12 @@ class DrawPlan:
             yield "compared", (self.compared,)
             yield "slots", (self.batch, 2)
 
+    def replay_draws(self, fields: dict[str, Tensor]) -> tuple[ReplayDraws, ...]:
+        return tuple(
+            ReplayDraws(fields[f"replay {i}"], tuple(fields[f"replay {i} view {v}"] for v in range(len(kinds))))
+            for i, kinds in enumerate(self.replays)
+        )
+
     @property
     def width(self) -> int:
         """Uniforms of a step."""
@@ -125,10 +131,7 @@ class EpochDraws:
         for field, shape in plan.replay_fields() if replaying else ():
             stop = start + math.prod(shape)
             fields[field], start = line[start:stop].reshape(shape), stop
-        replays = tuple(
-            ReplayDraws(fields[f"replay {i}"], tuple(fields[f"replay {i} view {v}"] for v in range(len(kinds))))
-            for i, kinds in enumerate(plan.replays if replaying else ())
-        )
+        replays = plan.replay_draws(fields) if replaying else ()
         rows, reservoir = (lines.index_select(0, place)[0, :size] for lines in (self.rows, self.reservoir))
         admission = AdmissionDraws(fields["compared"], fields["slots"][:size]) if "slots" in fields else None
         return StepDraws(rows, views, reservoir, replays, admission)

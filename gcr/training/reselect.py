@@ -173,29 +173,25 @@ def choose_candidates(
     assert isinstance(policy.selector, Selector)
     (train, came), device = arrived, arrived.rows.device
 
+    def pixels(rows: Tensor) -> Tensor:
+        return train.pixels_of(rows if train.resident else rows.cpu()).to(device)
+
     def images(part: Tensor) -> Tensor:
-        rows = came[part] if train.resident else came[part].cpu()
-        return views.plain(train.pixels_of(rows).to(device))
+        return views.plain(pixels(came[part]))
 
     with _untouched(net.eval()):
         logits = torch.cat([net(images(part)) for part in torch.arange(len(came), device=device).split(AT_ONCE)])
     labels = train.labels[came]
     ones = torch.ones_like(labels, dtype=torch.float32)
-    batch = Batch((), labels, logits, ones, memory.updates.expand_as(labels))
+    tasks = memory.updates.expand_as(labels)
+    batch = Batch((), labels, logits, ones, tasks)
     pool = make_pool(net, method, batch, images, policy, torch.zeros_like(labels, dtype=torch.bool), extras)
     draws = selection_draws((*key, 1), len(came)).to(device)
     budget = min(policy.pool_size, len(came))
     coreset = checked(agreed(policy.selector, net)(pool, budget, draws), len(came), budget, policy.selector.name)
-    chosen = came[coreset.rows]
-    pixels = train.pixels_of(chosen if train.resident else chosen.cpu()).to(device)
-    columns = {"image": pixels, "label": labels, "logits": logits, "weight": coreset.weights, "task": batch.tasks}
-    memory.set_candidates(
-        {
-            name: column if name in ("image", "weight") else column[coreset.rows]
-            for name, column in columns.items()
-            if column is not None
-        }
-    )
+    rows = coreset.rows
+    own = {"label": labels[rows], "logits": logits[rows], "weight": coreset.weights, "task": tasks[rows]}
+    memory.set_candidates({"image": pixels(came[rows])} | own)
 
 
 @torch.no_grad()

@@ -66,14 +66,12 @@ def make_schedule(scenario: Scenario, method: Method, training: Training, seed: 
         return Plan([Stage(everything, training.epochs, True)], [0] * n_tasks, [0] * n_tasks)
     task_of_row = scenario.task_of_class[labels]
     tasks = [torch.nonzero(task_of_row == task).flatten() for task in range(n_tasks)]
-    if not scenario.stream_length:
-        numbers = list(range(n_tasks))
-        return Plan([Stage(rows, training.epochs, True) for rows in tasks], numbers, numbers)
-    tasks = [rows[arrival_order((seed, task), len(rows)).to(rows.device)] for task, rows in enumerate(tasks)]
-    if method.stages == "tasks":
-        numbers = list(range(n_tasks))
-        return Plan([Stage(rows, training.epochs, False) for rows in tasks], numbers, numbers)
     length = scenario.stream_length
+    if length:
+        tasks = [rows[arrival_order((seed, task), len(rows)).to(rows.device)] for task, rows in enumerate(tasks)]
+    if not length or method.stages == "tasks":
+        numbers = list(range(n_tasks))
+        return Plan([Stage(rows, training.epochs, not length) for rows in tasks], numbers, numbers)
     arriving = torch.cat(tasks)
     single = len(arriving) % length == 1  # a last example that is alone joins the stream before it
     n_streams = max(-(-len(arriving) // length) - single, 1)

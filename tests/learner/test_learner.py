@@ -756,3 +756,15 @@ def test_gss_admits_what_is_remembered_into_a_full_memory():
     for _ in range(5):
         learner.remember(X + 9, Y)
     assert not torch.equal(learner.memory.examples, before)
+
+
+def test_tasks_are_those_of_the_learner_where_memory_is_selected_within_them():
+    policy = Policy(buffer=20, selector=GradApprox(), every=16)
+    learner = gcr.Learner(mlp(), policy, method=DerPlusPlus())
+    for number in range(2):
+        learner.fit(X + number, Y, epochs=4)
+        assert learner.memory.tasks.max() == number
+        own = learner.memory.tasks == number
+        assert own.any()
+        now = learner.logits(learner.memory.examples[own])
+        torch.testing.assert_close(learner.memory.logits[own][:, : now.shape[1]], now, atol=1e-5, rtol=1e-4)
