@@ -29,7 +29,7 @@ class Line:
     first: Spread | None  # over the seeds that the test takes, as all of the line
     second: Spread | None
     test: Comparison
-    p_holm: float | None = None  # after Holm's correction over all lines
+    p_holm: float | None = None  # once it is ``corrected``
 
     @property
     def paired(self) -> bool:
@@ -55,8 +55,13 @@ def lines(first: Group, second: Group, metrics: Sequence[str], unpaired: bool = 
         if metric not in AT_THE_END and not _evaluated_alike(first, second):
             test = replace(test, sem=None, p=None, effect=None, warnings=())
         made.append(Line(protocol, metric, means[0], means[1], test))
-    corrected = after_holm([line.test.p for line in made])
-    return [replace(line, p_holm=p) for line, p in zip(made, corrected, strict=True)]
+    return corrected(made)
+
+
+def corrected(family: Sequence[Line]) -> list[Line]:
+    """With Holm's correction over these lines."""
+    values = after_holm([line.test.p for line in family])
+    return [replace(line, p_holm=p) for line, p in zip(family, values, strict=True)]
 
 
 def _evaluated_alike(first: Group, second: Group) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from made_runs import experiment_of, put_run, square
 from scipy import stats
 
-from gcr.analysis.compare import lines, made_with, notes, one_group, records, sheet
+from gcr.analysis.compare import corrected, lines, made_with, notes, one_group, records, sheet
 from gcr.analysis.formats import latex
 from gcr.analysis.load import metric_of, read_runs
 from gcr.analysis.statistics import best, compare, holm, interval, not_apart, one_sample_p, spread, welch
@@ -248,8 +248,8 @@ def test_bold_is_corrected_for_the_number_of_lines(tmp_path):
     second = put(tmp_path, "b", dict.fromkeys(range(5), 0.0))
     one, *_ = lines(first, second, ["accuracy"])
     assert one.test.p == pytest.approx(0.0341, abs=1e-4)
-    assert all(entry.bold for entry in sheet(first, second, [one]).rows[0])
-    assert not any(entry.bold for row in sheet(first, second, [one, one]).rows for entry in row)
+    assert all(entry.bold for entry in sheet(first, second, corrected([one])).rows[0])
+    assert not any(entry.bold for row in sheet(first, second, corrected([one, one])).rows for entry in row)
     assert "p: a paired t-test; p (Holm): after Holm's correction over 2 lines; bold: p (Holm) < 0.05" in notes(
         first, second, [one, one]
     )
@@ -260,12 +260,13 @@ def test_the_correction_is_said_in_every_format(tmp_path):
     second = put(tmp_path, "b", dict.fromkeys(range(5), 0.0))
     one, *_ = lines(first, second, ["accuracy"])
     untested = lines(first, second, ["learning"])[0]
-    shown, found = sheet(first, second, [one, one, untested]), [one, one, untested]
+    found = corrected([one, one, untested])
+    shown = sheet(first, second, found)
     texts = [dict(zip(shown.columns, (entry.text for entry in row), strict=True)) for row in shown.rows]
     assert [(row["p"], row["p (Holm)"]) for row in texts] == [("0.034", "0.068")] * 2 + [("–", "–")]
     assert "& 0.034 & 0.068 &" in latex([shown])
     assert [line["p_holm"] for line in records(found)] == [pytest.approx(2 * one.test.p)] * 2 + [None]
-    assert records([one])[0]["p_holm"] == pytest.approx(one.test.p)
+    assert records(corrected([one]))[0]["p_holm"] == pytest.approx(one.test.p)
 
 
 def test_one_evaluation_of_all_tasks_has_no_anytime_accuracy(tmp_path):
