@@ -112,7 +112,8 @@ class Network(nn.Module):
 def _as_it_lies(gradient: Tensor | None, like: Tensor) -> Tensor | None:
     if gradient is None or gradient.is_sparse or gradient.stride() == like.stride():
         return gradient
-    return torch.empty_like(like).copy_(gradient)
+    steps = ((g, p) for g, p, n in zip(gradient.stride(), like.stride(), like.shape, strict=True) if n > 1)
+    return gradient if all(g == p for g, p in steps) else torch.empty_like(like).copy_(gradient)
 
 
 def frozen_norm(layer: _BatchNorm) -> bool:
