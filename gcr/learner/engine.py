@@ -78,7 +78,7 @@ class Engine:
     ) -> None:
         self.method, self.policy, self.views = method, policy, views
         self.shape, self.dtype, self.device, self.precision, self.seed = shape, dtype, device, precision, seed
-        self.mode, self.remark = pick_mode(mode, device, optimizer)
+        self.mode, _ = pick_mode(mode, device, optimizer)
         memory = policy.make_buffer(shape, network.head.out_features, device, dtype) if policy else None
         self.state = RunState.fresh(network, optimizer, method, memory, 1, device)
         self.made_optimizer = False  # from the layers that learn: those that are unfrozen later join it

@@ -17,6 +17,7 @@ from gcr.methods import Batch, Extras, Method
 from gcr.methods.ema import copy_in
 from gcr.methods.losses import reducible_loss
 from gcr.models import Network, recompute_bn, statistics
+from gcr.models.recompute_bn import statistics_layers
 from gcr.models.shares import Shares
 from gcr.scenarios.scenario import Images as DataSet
 from gcr.select import Coreset, Herding, Pool, Selector, explain
@@ -135,11 +136,11 @@ def mean_over_views(pools: list[Pool]) -> Pool:
 @contextmanager
 def statistics_kept(net: Network) -> Iterator[None]:
     """Afterwards the network has the batch statistics that it has now."""
-    before = [kept.clone() for kept in statistics(net)]
+    before = [(kept, kept.clone()) for layer in statistics_layers(net) for kept in layer.buffers()]
     try:
         yield
     finally:
-        for kept, old in zip(statistics(net), before, strict=True):
+        for kept, old in before:
             kept.copy_(old)
 
 

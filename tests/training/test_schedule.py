@@ -363,3 +363,11 @@ def test_a_repeated_batch_gets_another_view_each_time():
 def test_the_stream_stays_what_it_was():
     """Results are only comparable over versions while this holds."""
     assert (draws().rows.flatten()[:5] - 100).tolist() == [26, 19, 43, 28, 45]
+
+
+def test_statistics_are_kept_with_the_number_of_their_batches():
+    net = torch.nn.BatchNorm1d(2, momentum=None)
+    net(torch.ones(4, 2))
+    with reselect.statistics_kept(net):
+        net(torch.zeros(4, 2))
+    assert (int(net.num_batches_tracked), net.running_mean.tolist()) == (1, [1, 1])
