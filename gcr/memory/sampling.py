@@ -7,13 +7,22 @@ without. Shapes are fixed and counters stay on the device. Memory must hold some
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from gcr.memory.buffer import Buffer
+
+class Counted(Protocol):
+    """What a sampler reads of a buffer: its sizes, and its counters on the device."""
+
+    capacity: int
+    candidates: int
+    kept: Tensor
+    pooled: Tensor
+    seen: Tensor
+    seen_since: Tensor
+    updates: Tensor
 
 
 class Coin:
@@ -27,7 +36,7 @@ class Coin:
         return (size, 2)
 
     @staticmethod
-    def rows(memory: Buffer, draws: Tensor, size: int) -> Tensor:
+    def rows(memory: Counted, draws: Tensor, size: int) -> Tensor:
         """[..., size, 2] uniforms (coin, index) -> [..., size] rows of memory. An empty side gives way to the other."""
         coin, index = draws.unbind(-1)
         tails = coin * memory.seen < memory.seen_since
@@ -49,7 +58,7 @@ class Split:
         return (capacity + candidates,)
 
     @staticmethod
-    def rows(memory: Buffer, draws: Tensor, size: int) -> Tensor:
+    def rows(memory: Counted, draws: Tensor, size: int) -> Tensor:
         """One uniform per row of memory, [..., capacity + candidates] -> [..., size] rows."""
         place = torch.arange(size, device=draws.device)
         kept_order = _shuffled(draws[..., : memory.capacity], memory.kept)
@@ -72,7 +81,7 @@ class Distinct:
         return (capacity + candidates,)
 
     @staticmethod
-    def rows(memory: Buffer, draws: Tensor, size: int) -> Tensor:
+    def rows(memory: Counted, draws: Tensor, size: int) -> Tensor:
         """One uniform per row of memory, [..., capacity + candidates] -> [..., size] rows."""
         row = torch.arange(draws.shape[-1], device=draws.device)
         filled = torch.where(row < memory.capacity, row < memory.kept, row - memory.capacity < memory.pooled)
