@@ -157,7 +157,18 @@ def _imported(content: bytes, file: Path, folder: Path) -> Iterator[Path]:
                 names = [f"{whole}{alias.name}" for alias in node.names]
             start = Path(*file.parts[:-level]) if level else folder
             for parts in (name.split(".") for name in names):
-                if start.is_relative_to(folder) and (level or parts[0] not in NOT_OWN):
+                if start.is_relative_to(folder) and (level or _is_own(parts[0], folder)):
                     for length in range(1, len(parts) + 1):
                         path = start.joinpath(*parts[:length])
                         yield from filter(Path.is_file, (path.with_suffix(".py"), path / "__init__.py"))
+
+
+def _is_own(name: str, folder: Path) -> bool:
+    """Whether Python finds that module in the folder: what is installed goes first."""
+    if name in NOT_OWN:
+        return False
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return True
+    return spec is None or spec.origin is None or Path(spec.origin).resolve().is_relative_to(folder)

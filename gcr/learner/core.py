@@ -30,9 +30,9 @@ from gcr.learner.views import Augment, Own, Plain, make_views
 from gcr.memory import Policy
 from gcr.memory.examples import as_count
 from gcr.methods import ErAce, Method
-from gcr.models import Network, attach, order_weights, statistics
+from gcr.models import Network, attach, order_weights
 from gcr.models.network import HeadAlone, frozen_norm
-from gcr.models.recompute_bn import NO_STATISTICS
+from gcr.models.recompute_bn import refuse_without_statistics
 from gcr.settings import BadInput
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer, held_parameters
@@ -200,8 +200,6 @@ class Core:
         if not any(parameter.requires_grad for parameter in trained.parameters()):
             what = "the head" if self.frozen else "net"
             raise BadInput(f"{what} has no parameter that wants a gradient; unfreeze some")
-        if self.policy is not None and self.policy.statistics == "memory" and not statistics(trained):
-            raise BadInput(NO_STATISTICS)
         if not isinstance(optimizer, AnyOptimizer):
             optimizer = optimizer([p for p in trained.parameters() if p.requires_grad])
         elif self.frozen:
@@ -233,6 +231,8 @@ class Core:
         rows = layout.rows(x)
         values = self.labels.checked(y, len(rows))
         if self.layout is None:
+            if self.policy is not None and self.policy.statistics == "memory":
+                refuse_without_statistics(nn.Identity() if self.frozen else self.net)
             self.start(layout, x, self._count_with(values))
         return rows, self.learn_labels(values, len(rows))
 

@@ -86,8 +86,8 @@ class Network(nn.Module):
         Each lies in memory as its parameter does, which fused optimizers take for granted and autograd does not give.
         """
         made = torch.autograd.grad(value, parameters, retain_graph=retain_graph, allow_unused=True)
-        found = [_as_it_lies(gradient, like) for gradient, like in zip(made, parameters, strict=True)]
-        return found if self.shares is None else self.shares.sum(found)
+        found = made if self.shares is None else self.shares.sum(made)
+        return [_as_it_lies(gradient, like) for gradient, like in zip(found, parameters, strict=True)]
 
     def unshared(self) -> AbstractContextManager[None]:
         """Inside, every process passes whole minibatches."""

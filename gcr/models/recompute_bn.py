@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gcr.models.network import evaluating, frozen_norm
-
-NO_STATISTICS = "statistics=memory recomputes BatchNorm statistics, but net has none; leave it out"
+from gcr.settings import BadInput
 
 
 def statistics_layers(net: nn.Module, frozen: bool = True) -> list[_BatchNorm]:
@@ -22,6 +21,12 @@ def statistics_layers(net: nn.Module, frozen: bool = True) -> list[_BatchNorm]:
 def statistics(net: nn.Module, frozen: bool = True) -> list[Tensor]:
     """Running mean and variance of each such layer, by reference."""
     return [kept for layer in statistics_layers(net, frozen) for kept in (layer.running_mean, layer.running_var)]  # type: ignore[misc]
+
+
+def refuse_without_statistics(net: nn.Module) -> None:
+    """Where statistics of memory are asked for, some must be there that change."""
+    if not statistics(net, frozen=False):
+        raise BadInput("statistics=memory recomputes BatchNorm statistics, but net has none that learn; leave it out")
 
 
 @torch.no_grad()

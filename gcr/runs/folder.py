@@ -144,8 +144,8 @@ class RunFolder:
             before, code_before = result.get("data", data), result.get("plugins", {})
         except (BadInput, OSError, ValueError):
             return  # the data is not here, and not needed; or the result cannot be read, and tables will name it
-        both = {**code_before, **own_code}
-        if another := [name for name in both if code_before.get(name) != own_code.get(name)]:
+        compared = code_before or own_code  # earlier versions did not find all files
+        if another := [name for name in compared if code_before.get(name) != own_code.get(name)]:
             raise BadInput(
                 f"{self.path} was trained with another {', '.join(another)}; choose another --name or --out, or "
                 "remove it"

@@ -163,7 +163,7 @@ def _check_place(file: Path, place: dict[str, Any], plan: Plan, training: Traini
 
 def _check_sources(file: Path, sources: Any) -> None:
     if not isinstance(sources, list) or not all(isinstance(one, str) and one.isalnum() for one in sources):
-        raise Damaged(file, f"{SOURCES} must be a list of names that git gives to folders")
+        raise Damaged(file, f"{SOURCES} must be a list of hashes")
 
 
 def _is_matrix(value: Any, rows: int, columns: int) -> bool:

@@ -14,8 +14,8 @@ from torch.nn.utils import get_total_norm
 
 from gcr.memory import Policy
 from gcr.methods import Method
-from gcr.models import state_tensors, statistics
-from gcr.models.recompute_bn import NO_STATISTICS
+from gcr.models import state_tensors
+from gcr.models.recompute_bn import refuse_without_statistics
 from gcr.models.shares import Shares
 from gcr.scenarios import Scenario
 from gcr.settings import BadInput
@@ -134,8 +134,8 @@ class Run:
             if self.mode == "compiled":
                 raise BadInput("mode compiled is for one process and ghost_batches=1; use --mode auto")
             self.state.net.share(self.shares)
-        if self.policy is not None and self.policy.statistics == "memory" and not statistics(self.state.net):
-            raise BadInput(NO_STATISTICS)
+        if self.policy is not None and self.policy.statistics == "memory":
+            refuse_without_statistics(self.state.net)
         if checkpoints is not None:
             if extra := set(net.state_dict()).difference(state_tensors(net)):
                 raise BadInput(f"checkpoints hold no extra state of modules, got {min(extra)}; leave checkpoints out")

@@ -262,6 +262,13 @@ def test_image_folder_whose_parts_are_spelt_in_another_way(tmp_path, train, test
     assert (len(source.train.labels), len(source.test.labels), source.notes) == (12, 12, ())
 
 
+def test_parts_are_known_where_test_pictures_have_no_classes(tmp_path):
+    files = {name.replace("train/", "Train/"): content for name, content in made.pictures(parts=("train",)).items()}
+    files["Test/0.png"] = next(iter(files.values()))
+    _, source = read(made.write_folder(tmp_path, files), Wanted("signs", None))
+    assert source.class_names == ("robin", "tit", "wren")
+
+
 def test_a_class_may_be_called_as_a_part(tmp_path):
     files = made.pictures(parts=("",))
     files |= {name.replace("robin/", "Train/steam/"): content for name, content in files.items() if "robin" in name}

@@ -723,8 +723,20 @@ def test_statistics_of_memory_leave_frozen_layers_alone():
     gcr.Learner(net, policy).fit(X + 5, Y, epochs=1)
     assert torch.equal(net[1].running_mean, before[0])
     assert not torch.equal(net[3].running_mean, before[1])
-    with pytest.raises(gcr.BadInput, match="statistics=memory recomputes BatchNorm statistics, but net has none"):
-        gcr.Learner(mlp(), policy).fit(X, Y)
+    for given, frozen in ((mlp(), False), (net, True), (net.requires_grad_(False), False)):
+        with pytest.raises(gcr.BadInput, match="statistics=memory recomputes BatchNorm statistics, but net has none"):
+            gcr.Learner(given, policy, frozen=frozen).fit(X, Y)
+
+
+def test_layers_frozen_again_stay_under_our_optimizer():
+    net = mlp()
+    net[0].requires_grad_(False)
+    learner = gcr.Learner(net, memory=20, optimizer=lambda parameters: gcr.Sgd(parameters, 0.1))
+    for learns in (False, True, False):
+        net[0].requires_grad_(learns)
+        before = net[0].weight.clone()
+        learner.observe(X, Y)
+        assert torch.equal(net[0].weight, before) == (not learns)
 
 
 def test_passes_take_fewer_examples_where_they_are_large():

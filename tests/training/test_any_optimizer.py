@@ -258,3 +258,17 @@ def test_our_rates_are_in_groups_as_those_of_torch():
     assert after[0] == pytest.approx(after[1])
     with pytest.raises(AttributeError):  # not silently without effect
         Sgd([first], lr=0.1).lr = 0.2
+
+
+def test_groups_of_ours_are_as_those_of_torch():
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    optimizer = Sgd(net[0].parameters(), lr=0.1)
+    optimizer.add_param_group({"params": net[1].parameters()})
+    assert [len(group["params"]) for group in optimizer.param_groups] == [2, 2]
+    before = net[1].weight.clone()
+    apply_gradients(optimizer, [*net[0].parameters()], [torch.ones(2, 2), torch.ones(2)])  # none for a whole group
+    assert torch.equal(net[1].weight, before)
+    with pytest.raises(BadInput, match="params must be of one group"):
+        optimizer.add_param_group({"params": net[1].weight})
+    with pytest.raises(BadInput, match="lr and weight_decay must be >= 0, got -1"):
+        optimizer.add_param_group({"params": torch.nn.Parameter(before), "lr": -1.0})

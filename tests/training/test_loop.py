@@ -95,7 +95,7 @@ def test_statistics_to_predict_with_leave_training_alone(scenario):
 
 
 def test_a_network_without_batch_normalisation_has_no_statistics_to_take(scenario):
-    with pytest.raises(BadInput, match="net has none; leave it out"):
+    with pytest.raises(BadInput, match="net has none that learn; leave it out"):
         train(scenario, "mlp", Er(), Policy(buffer=12, statistics="memory"), Training(), 0)
 
 

@@ -72,7 +72,7 @@ def _parts(tree: Tree) -> _Found:
         root = above.removesuffix(f"{own}/")
         beside = sorted({part for _, part in _below(names, root)} - {own})
         others = [_below(names, f"{root}{part}/") for word in TEST_FOLDERS for part in beside if part.lower() == word]
-        if own != "train" and beside and not any(others):
+        if own != "train" and beside and not any(part.lower() in TEST_FOLDERS for part in beside):
             continue  # a class of that name
         train = _below(names, above)
         classes = {class_name for _, class_name in train}
