@@ -10,6 +10,7 @@ import pytest
 from gcr.cli.main import run_cli
 from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment, compose
+from gcr.files import read_json, write_json
 from gcr.methods import METHODS
 from gcr.runs.job import Execution, ended_by
 from gcr.settings import BadInput
@@ -148,17 +149,23 @@ def test_files_of_which_only_constants_are_imported_count(plugin, tmp_path, caps
         f"{own}/inner/deep.py": "not Python",
         f"{own}/json.py": "SIDE = 1",
         f"{own}/unused.py": "",
-        "json.py": "",  # of Python is the one that is imported
+        "json.py": "",  # of Python is the one that is imported,
+        "rich.py": "",  # and what is installed
     }
     for name, text in helpers.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    file = plugin(METHOD, f"\nimport json\ndef late():\n    from {own}_a import SMOOTH\n")
+    file = plugin(METHOD, f"\nimport json, rich\ndef late():\n    from {own}_a import SMOOTH\n")
     experiment = compose("seq-digits", "louder")
     found = plugins.digests(experiment.method, experiment.memory)
-    assert set(found) == {file.name, *helpers} - {f"{own}/unused.py", "json.py"}
+    assert set(found) == {file.name, *helpers} - {f"{own}/unused.py", "json.py", "rich.py"}
     command = ["run", "seq-digits", "--method", "louder", "--model", "mlp", "--epochs", "1", "--out", str(tmp_path)]
     assert run_cli(command) == 0
+    (result,) = tmp_path.glob("*/seed-0/result.json")
+    now = read_json(result)
+    write_json(result, now | {"plugins": {file.name: found[file.name]}})  # as an earlier gcr
+    assert run_cli(command) == 0
+    write_json(result, now)
     (tmp_path / f"{own}/json.py").write_text("SIDE = 2")
     plugins._read.cache_clear()
     assert run_cli(command) == 2
