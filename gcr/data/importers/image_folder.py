@@ -70,9 +70,9 @@ def _parts(tree: Tree) -> _Found:
     for above in sorted(folders, key=lambda folder: (folder.count("/"), folder)):
         own = above.split("/")[-2]
         root = above.removesuffix(f"{own}/")
-        beside = sorted({part for _, part in _below(names, root)} - {own})
-        others = [_below(names, f"{root}{part}/") for word in TEST_FOLDERS for part in beside if part.lower() == word]
-        if own != "train" and beside and not any(part.lower() in TEST_FOLDERS for part in beside):
+        siblings = sorted({part for _, part in _below(names, root)} - {own})
+        others = [_below(names, f"{root}{part}/") for word in TEST_FOLDERS for part in siblings if part.lower() == word]
+        if own != "train" and siblings and not any(part.lower() in TEST_FOLDERS for part in siblings):
             continue  # a class of that name
         train = _below(names, above)
         classes = {class_name for _, class_name in train}
@@ -87,8 +87,8 @@ def _left_out(tree: Tree, found: _Found) -> list[str]:
     paths = [*tree.folders, *(name.rpartition("/")[0] for name in tree.names)]
     siblings = {path.removeprefix(found.above).split("/")[0] for path in paths if path.startswith(found.above)}
     empty = sorted(name for name in siblings - {name for _, name in found.train} if name and not _is_hidden(name))
-    beside = {name.rpartition("/")[0] for name, _ in [*found.train, *(found.test or [])]}
-    others = [name for name in tree.names if name.rpartition("/")[0] in beside and not _is_picture(name)]
+    folders = {name.rpartition("/")[0] for name, _ in [*found.train, *(found.test or [])]}
+    others = [name for name in tree.names if name.rpartition("/")[0] in folders and not _is_picture(name)]
     others = [name for name in others if not _is_hidden(name) and not name.endswith(("/Thumbs.db", "/desktop.ini"))]
     kinds = {"folders without pictures": empty, f"files that are not pictures ({', '.join(SUFFIXES)})": others}
     return [_counted(what, names) for what, names in kinds.items() if names]
