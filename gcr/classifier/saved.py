@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcr.classifier.examples import Form
-from gcr.learner.engine import at_once
+from gcr.learner.engine import at_once_with
 from gcr.learner.learner import Learner
 from gcr.learner.state_folder import StateFolder
 from gcr.models import build
@@ -52,8 +52,7 @@ class Classifier:
         )
         rows, labels = self.learner.take(old.memory.examples, old.memory.labels)
         assert self.learner.engine is not None
-        for part in at_once(rows):
-            numbers, labels = labels[: len(part)], labels[len(part) :]
+        for part, numbers in at_once_with(rows, labels):
             self.learner.engine.remember(part, numbers)
         self.learner.fits = old.fits
 

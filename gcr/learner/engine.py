@@ -7,6 +7,7 @@ are copied to a fixed place first.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -53,6 +54,10 @@ def pass_size(shape: tuple[int, ...]) -> int:
 
 def at_once(rows: Tensor) -> list[Tensor]:
     return list(rows.split(pass_size(rows.shape[1:])))
+
+
+def at_once_with(rows: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(at_once(rows), labels.split(pass_size(rows.shape[1:])), strict=True)
 
 
 class Engine:

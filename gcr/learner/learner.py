@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from gcr.learner import fitting, saving
 from gcr.learner.checks import refuse_inference_mode, refuse_without_gradients
 from gcr.learner.core import Core
-from gcr.learner.engine import Engine, at_once
+from gcr.learner.engine import Engine, at_once_with
 from gcr.learner.head import cut_or_grow
 from gcr.learner.inputs import Layout
 from gcr.learner.labels import plain_labels
@@ -110,8 +110,7 @@ class Learner(Core):
         rows, labels = self.take_all(x, y)
         assert self.engine is not None
         self.follow_layers()
-        for part in at_once(rows):
-            numbers, labels = labels[: len(part)], labels[len(part) :]
+        for part, numbers in at_once_with(rows, labels):
             self.engine.remember(part.to(self.device), numbers.to(self.device))
 
     @in_turn
