@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -47,7 +47,7 @@ def add_parameters(optimizer: AnyOptimizer, new: Sequence[nn.Parameter]) -> None
         optimizer.add_param_group({"params": list(new)})
 
 
-def drop_parameters(optimizer: AnyOptimizer, parameters: Collection[nn.Parameter]) -> None:
+def drop_parameters(optimizer: AnyOptimizer, parameters: set[nn.Parameter]) -> None:
     """From its groups and memory; what it does not hold is no matter."""
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if p not in parameters]

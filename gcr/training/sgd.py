@@ -33,7 +33,7 @@ class Sgd:
         """What it lacks is taken from the first."""
         given, held = group["params"], {p for other in self.param_groups for p in other["params"]}
         params = [given] if isinstance(given, Tensor) else list(given)
-        group = {**(self.param_groups[0] if held else {}), **group, "params": params}
+        group = {**(self.param_groups or [{}])[0], **group, "params": params}
         if group["lr"] < 0 or group["weight_decay"] < 0:
             raise BadInput(f"lr and weight_decay must be >= 0, got {group['lr']} and {group['weight_decay']}")
         if not held.isdisjoint(params):

@@ -20,8 +20,10 @@ from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, How, Run, Sgd, Stopped, Training, train
 from gcr.training.optimizer import (
+    add_parameters,
     apply_gradients,
     check_group_numbers,
+    drop_parameters,
     group_numbers,
     make_capturable,
     restore_group_numbers,
@@ -272,3 +274,6 @@ def test_groups_of_ours_are_as_those_of_torch():
         optimizer.add_param_group({"params": net[1].weight})
     with pytest.raises(BadInput, match="lr and weight_decay must be >= 0, got -1"):
         optimizer.add_param_group({"params": torch.nn.Parameter(before), "lr": -1.0})
+    drop_parameters(optimizer, {*net.parameters()})
+    add_parameters(optimizer, [*net[0].parameters()])  # its rates are those of the first group, though that is empty
+    assert optimizer.param_groups[-1]["lr"] == 0.1
