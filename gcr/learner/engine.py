@@ -7,6 +7,7 @@ are copied to a fixed place first.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -83,7 +84,9 @@ class Engine:
     ) -> None:
         self.method, self.policy, self.views = method, policy, views
         self.shape, self.dtype, self.device, self.precision, self.seed = shape, dtype, device, precision, seed
-        self.mode, _ = pick_mode(mode, device, optimizer)
+        self.mode, remark = pick_mode(mode, device, optimizer)
+        if remark:
+            warnings.warn(remark, stacklevel=2)
         memory = policy.make_buffer(shape, network.head.out_features, device, dtype) if policy else None
         self.state = RunState.fresh(network, optimizer, method, memory, 1, device)
         self.made_optimizer = False  # from the layers that learn: those that are unfrozen later join it

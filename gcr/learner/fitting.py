@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from gcr.learner.core import Core
 from gcr.learner.engine import Engine, pass_size
@@ -20,10 +19,10 @@ from gcr.learner.sources import Source, batches_of, make_source
 from gcr.memory.examples import as_count
 from gcr.models import state_tensors
 from gcr.settings import BadInput
+from gcr.training.rates import Schedule, begin_schedule, own_values, put_back
 
 LEAST_EPOCHS, LEAST_STEPS = 10, 300  # where the number of epochs is not given
 
-Schedule = Callable[[Optimizer, int], Any]  # (optimizer, steps of this fit) -> a learning-rate scheduler
 Show = Callable[[int, str], None]  # steps done, and words
 
 
@@ -141,14 +140,10 @@ class Training:
         return metrics
 
     def restore_values(self) -> None:
-        """A schedule is that of one fit: the next begins with the optimizer's own values, and without those that a
-        scheduler added, as the initial rate."""
+        """A schedule is that of one fit: the next begins with the optimizer's own values."""
         engine = self.learner.engine
         if engine is not None and engine.own_values:
-            for group, values in zip(engine.state.optimizer.param_groups, engine.own_values, strict=False):
-                for name in group.keys() - values.keys() - {"params"}:
-                    del group[name]
-                group.update(values)
+            put_back(engine.state.optimizer, engine.own_values)
             engine.own_values = []
 
     def _begin(self) -> None:
@@ -156,23 +151,10 @@ class Training:
         schedule, optimizer = self.options.schedule, self.engine.state.optimizer
         if schedule is None or self.scheduler is not None:
             return
-        if not isinstance(optimizer, Optimizer):
-            raise BadInput(f"schedule needs an optimizer of torch.optim, got {type(optimizer).__name__}")
-        if not callable(schedule):
-            raise BadInput(
-                f"schedule must be a function (optimizer, steps) -> scheduler, got {type(schedule).__name__}"
-            )
         if not self.steps:
             raise BadInput("schedule needs the number of steps, which x does not tell; give a DataLoader with a length")
-        self.engine.own_values = [  # copies: a schedule writes into tensors
-            {n: v.clone() if isinstance(v, Tensor) else v for n, v in group.items() if n != "params"}
-            for group in optimizer.param_groups
-        ]
-        self.scheduler = schedule(optimizer, self.steps * self.epochs)
-        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise BadInput(
-                "schedule is stepped after every batch, which ReduceLROnPlateau does not allow; use on_epoch"
-            )
+        self.engine.own_values = own_values(optimizer)
+        self.scheduler = begin_schedule(schedule, optimizer, self.steps * self.epochs)
 
     def _metrics(self, number: int, seen: int) -> FitEpoch:
         validation, state = self.options.validation, self.engine.state

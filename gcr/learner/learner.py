@@ -35,6 +35,7 @@ from gcr.methods.ema import copy_in
 from gcr.models import attach
 from gcr.models.network import HeadAlone
 from gcr.settings import BadInput
+from gcr.training.rates import Schedule
 from gcr.training.reselect import holding
 
 
@@ -66,7 +67,7 @@ class Learner(Core):
         batch: int = 32,
         validation: Any = None,
         patience: int | None = None,
-        schedule: fitting.Schedule | None = None,
+        schedule: Schedule | None = None,
         on_epoch: Callable[[Learner, fitting.FitEpoch], Any] | None = None,
         progress: bool | None = None,
         image: Any = None,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ from gcr.training.numerics import computing, resolved, usable_device
 from gcr.training.optimizer import AnyOptimizer
 from gcr.training.prefetch import Prefetch
 from gcr.training.randomness import EpochDraws, StepDraws, torch_randomness
+from gcr.training.rates import Schedule, begin_schedule, check_schedule, own_values, put_back
 from gcr.training.reselect import Arrived, order_by_herding, recompute_bn_on_memory, reselect, statistics_kept
 from gcr.training.schedule import check_stream, make_schedule
 from gcr.training.settings import Training
@@ -99,6 +102,7 @@ class Run:
         on_epoch: Callable[[Epoch], None] = lambda epoch: None,
         checkpoints: Checkpoints | None = None,
         stop: Callable[[], bool] = lambda: False,
+        schedule: Schedule | None = None,
     ) -> None:
         _check_kinds(scenario, net, method, policy, seed)
         if training is None:
@@ -114,7 +118,7 @@ class Run:
         if self.policy is not None:
             method.check_memory(self.policy.buffer, len(scenario.tasks))
             self.policy.check_predictor(method.name, bool(method.predictor))
-        self.on_epoch, self.checkpoints, self.stop = on_epoch, checkpoints, stop
+        self.on_epoch, self.checkpoints, self.stop, self.schedule = on_epoch, checkpoints, stop, schedule
         self.precision = resolved(training.precision, self.device)
         self.mode, remark = pick_mode(how.mode, self.device, optimizer)
         self.remarks = [remark] if remark else []
@@ -124,6 +128,9 @@ class Run:
         if self.policy is not None and self.policy.every > arriving:
             raise BadInput(f"every must be <= {arriving}, the examples of the whole run, got {self.policy.every}")
         self.state = RunState.of_scenario(self.scenario, net, optimizer, method, self.policy, self.device, head)
+        if schedule is not None:
+            check_schedule(schedule, optimizer)
+        self.own_values = own_values(optimizer)
         self.shares = Shares(how.rank, how.processes, training.ghost_batches)
         if training.ghost_batches > max(1, training.batch // 2):
             raise BadInput(
@@ -142,6 +149,7 @@ class Run:
             self.remarks += checkpoints.restore(self.state, self.plan, training)
         if how.processes > 1:
             copy_from_first(self.state, self.shares)
+        self.scheduler = self._scheduler()
         self.clock = self.began = time.perf_counter()
         self.saving = 0.0  # seconds, at epochs' ends that were not asked for
 
@@ -212,6 +220,8 @@ class Run:
             number = state.epoch_steps // repeats
             size = min(training.batch, len(stage.rows) - number * training.batch)
             step_runner(size, offers=(state.epoch_steps + 1) % repeats == 0)
+            if self.scheduler is not None:
+                self.scheduler.step()
             self._select_if_due(size)
             if self._stops():
                 self._save()
@@ -268,6 +278,19 @@ class Run:
         state.class_il.append(class_il)
         state.task_il.append(task_il)
         state.stage, state.epoch = state.stage + 1, 0
+        self.scheduler = self._scheduler()
+
+    def _scheduler(self) -> Any:
+        """That of the stage, from wherever in it the state stands. It begins with the optimizer's own values."""
+        if self.schedule is None:
+            return None
+        state, plan = self.state, self.plan
+        put_back(state.optimizer, self.own_values)
+        if state.stage == len(plan.stages):
+            return None
+        steps = plan.steps(state.stage, self.training)
+        done = state.epoch * steps + state.epoch_steps
+        return begin_schedule(self.schedule, state.optimizer, steps * plan.stages[state.stage].epochs, done)
 
     def _stops(self) -> bool:
         """Whether it was asked to stop; of several processes, any of them. On a GPU they ask each other rarely."""
@@ -348,6 +371,7 @@ def train(
     head: str | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     checkpoints: Checkpoints | None = None,
+    schedule: Schedule | None = None,
 ) -> Outcome:
     """Train one run from beginning to end. On a CPU, equal arguments give equal bits.
 
@@ -355,9 +379,15 @@ def train(
     ``torch.optim`` over its parameters, or ``Sgd``. Both are trained in place. ``memory`` says what is kept and how it
     is chosen; None for methods without memory. ``seed`` decides the order of examples, their views and what is
     replayed. ``training`` is ``Training()`` if not given, online with one epoch. ``how`` may be just a device.
+    ``schedule(optimizer, steps)`` makes a learning-rate scheduler for each task, online for each stream; it is stepped
+    after every batch.
     """
     how = How(device=how) if isinstance(how, str) else how
-    run = Run(scenario, net, optimizer, method, memory, seed, training, how, head, on_epoch, checkpoints)
+    run = Run(
+        *(scenario, net, optimizer, method, memory, seed, training, how, head, on_epoch, checkpoints), schedule=schedule
+    )
+    for remark in run.remarks:
+        warnings.warn(remark, stacklevel=2)
     with own_cuda_stream(run.device):
         for _ in run.advance():
             pass

@@ -780,3 +780,9 @@ def test_tasks_are_those_of_the_learner_where_memory_is_selected_within_them():
         assert own.any()
         now = learner.logits(learner.memory.examples[own])
         torch.testing.assert_close(learner.memory.logits[own][:, : now.shape[1]], now, atol=1e-5, rtol=1e-4)
+
+
+def test_a_step_that_cannot_be_captured_is_a_warning(monkeypatch):
+    monkeypatch.setattr("gcr.learner.engine.pick_mode", lambda *given: ("eager", "the step cannot be captured"))
+    with pytest.warns(UserWarning, match="the step cannot be captured"):
+        gcr.Learner(mlp(), memory=10).fit(*blobs([A, B]), epochs=1)

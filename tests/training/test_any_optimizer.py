@@ -2,6 +2,8 @@
 
 import copy
 import json
+import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from made_learners import SmallViT
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, NAdam, RMSprop
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from gcr.experiments.variants import GCR
 from gcr.memory import Policy
@@ -129,6 +132,88 @@ def test_a_run_under_a_schedule_continues_to_the_bit(kind, tmp_path):
         assert torch.equal(a, b)
 
 
+SCHEDULES = {
+    "cosine": lambda optimizer, steps: CosineAnnealingLR(optimizer, steps),
+    "one cycle": lambda optimizer, steps: OneCycleLR(optimizer, 0.02, total_steps=steps),  # momentum, too
+    "warm-up": lambda optimizer, steps: LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 3)),
+}
+
+
+def test_a_schedule_steps_after_every_batch_and_begins_again_with_every_task(scenario):
+    net, asked, rates = vit(), [], []
+    optimizer = SGD(net.parameters(), lr=1.0)
+
+    def schedule(optimizer, steps):
+        asked.append((steps, optimizer.param_groups[0]["lr"]))
+        return LambdaLR(optimizer, lambda step: 1 - step / steps)
+
+    train(
+        *(scenario, net, optimizer, Finetune(), None, 0, TRAINING),
+        on_epoch=lambda epoch: rates.append(optimizer.param_groups[0]["lr"]),
+        schedule=schedule,
+    )
+    tasks = len(scenario.tasks)
+    assert asked == [(6, 1.0)] * tasks  # 3 steps an epoch
+    assert rates == [0.5, 0.0] * tasks
+    assert optimizer.param_groups[0]["lr"] == 1.0
+    assert "initial_lr" not in optimizer.param_groups[0]
+
+
+def test_steps_under_a_schedule_equal_those_with_rates_set_by_hand(scenario):
+    def trained(schedule, on_epoch):
+        net = vit()
+        optimizer = SGD(net.parameters(), lr=0.1, momentum=0.9)
+        set_rate = partial(on_epoch, optimizer)
+        train(scenario, net, optimizer, Er(), Policy(buffer=12), 0, TRAINING, on_epoch=set_rate, schedule=schedule)
+        return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+    def halve(optimizer, epoch):
+        optimizer.param_groups[0]["lr"] = 0.05 if epoch.epoch == 0 else 0.1
+
+    under = trained(lambda optimizer, steps: StepLR(optimizer, steps // 2, 0.5), lambda optimizer, epoch: None)
+    assert torch.equal(under, trained(None, halve))
+    assert not torch.equal(under, trained(None, lambda optimizer, epoch: None))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("steps", [4, 7, 9])  # within an epoch, in another task, at the end of an epoch
+def test_a_scheduled_run_continues_to_the_bit(schedule, steps, tmp_path):
+    def new_run(folder, stop=lambda: False):
+        folder.mkdir(exist_ok=True)
+        net = vit()
+        parts = KINDS["adamw"](net.parameters()), Er(), Policy(buffer=12), 0, TRAINING, How()
+        saved = Checkpoints(folder, {})
+        return Run(make_scenario(), net, *parts, checkpoints=saved, stop=stop, schedule=SCHEDULES[schedule])
+
+    whole = new_run(tmp_path / "whole")
+    list(whole.advance())
+    left = iter(range(steps))
+    stopped = new_run(tmp_path / "stopped", stop=lambda: next(left, None) is None)
+    with pytest.raises(Stopped):
+        list(stopped.advance())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = new_run(tmp_path / "stopped")
+    list(again.advance())
+    for a, b in zip(whole.state.net.parameters(), again.state.net.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "kind", "message"),
+    [
+        (3, "adamw", "schedule must be a function"),
+        (lambda o, n: None, "adamw", "schedule must return a scheduler of torch, got NoneType"),
+        (lambda o, n: ReduceLROnPlateau(o), "adamw", "ReduceLROnPlateau"),
+        (SCHEDULES["cosine"], "ours", r"schedule needs an optimizer of torch\.optim, got Sgd"),
+    ],
+)
+def test_schedules_that_cannot_be(schedule, kind, message, scenario):
+    net = vit()
+    with pytest.raises(BadInput, match=message):
+        train(scenario, net, KINDS[kind](net.parameters()), Finetune(), None, 0, TRAINING, schedule=schedule)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_of_an_optimizer_are_put_back_or_refused(kind):
     def made():
@@ -217,14 +302,19 @@ def test_objects_of_a_wrong_kind_are_refused(changed, message, scenario):
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["momentum", "adamw", "nadam", "ours"])
 @pytest.mark.parametrize("make", [vit, lambda: build("convnet", (1, 6, 6), 6, seed=0)])
-def test_captured_steps_equal_eager_ones(kind, make):
+@pytest.mark.parametrize("schedule", [None, lambda o, n: StepLR(o, n // 3), SCHEDULES["cosine"]])
+def test_captured_steps_equal_eager_ones(kind, make, schedule):
+    if kind == "ours":
+        schedule = None
+
     def trained(mode):
         net = make()
         optimizer = KINDS[kind](net.parameters())
         make_capturable(optimizer)  # eager steps by the same formula
         parts = optimizer, Gcr(), Policy(buffer=12, selector=GradApprox(), replay_batch=6), 0
         training = Training(epochs=4, batch=8, precision="fp32")
-        return train(make_scenario(n_per_class=24), net, *parts, training, How("cuda", mode)).state.net
+        scenario, how = make_scenario(n_per_class=24), How("cuda", mode)
+        return train(scenario, net, *parts, training, how, schedule=schedule).state.net
 
     set_kernels(deterministic=True)
     try:

@@ -12,7 +12,8 @@ from named import Training
 from gcr import training as core
 from gcr.files import read_tensors, tensor_bytes
 from gcr.memory import Policy
-from gcr.methods import Er, Gcr
+from gcr.methods import Er, Finetune, Gcr
+from gcr.models import build
 from gcr.select import GradApprox
 from gcr.settings import BadInput
 from gcr.training import Checkpoints, Diverged, How, Stopped, loop
@@ -122,6 +123,22 @@ def test_no_readable_checkpoint_is_a_new_beginning_and_said(tmp_path):
     run = new_run(tmp_path)
     assert run.state.steps == 0
     assert "starting from the beginning" in run.remarks[-1]
+
+
+def test_train_warns_of_what_a_user_should_know(tmp_path, scenario):
+    (tmp_path / "checkpoint-000000003.safetensors").write_bytes(b"nothing")
+    net, training = build("mlp", scenario.image_shape, scenario.n_classes, seed=0), core.Training(epochs=1)
+    with pytest.warns(UserWarning, match=r"no whole checkpoint in .*; starting from the beginning"):
+        core.train(
+            scenario,
+            net,
+            core.Sgd(net.parameters(), 0.1),
+            Finetune(),
+            None,
+            0,
+            training,
+            checkpoints=Checkpoints(tmp_path, {}),
+        )
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
