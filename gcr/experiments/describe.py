@@ -7,10 +7,10 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
+from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment, compose, unused_by
 from gcr.experiments.names import plain
 from gcr.experiments.variants import VARIANTS, in_words
-from gcr.models import MODELS
 from gcr.settings import setting_names
 
 
@@ -21,7 +21,7 @@ def setting_lines(
     default online where it differs. Without ``advanced``: those that users change most."""
     experiment = compose(scenario, method, selector=selector)
     online = compose(scenario, method, selector=selector, overrides={"online": True})
-    lines = [("model", f"one of {', '.join(make.__name__ for make in MODELS)}", experiment.model)]
+    lines = [("model", f"one of {', '.join(make.__name__ for make in plugins.networks())}", experiment.model)]
     if experiment.has_variants:
         text = f"all details in which the GCR paper and its released code differ: {' or '.join(VARIANTS)}"
         lines.append(("variant", text, _default(*(in_words(e.settings, type(e.method)) for e in (experiment, online)))))

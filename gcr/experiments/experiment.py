@@ -59,8 +59,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         about = scenarios.entry(self.scenario)
-        if self.model not in (known := [make.__name__ for make in models.MODELS]):
-            raise unknown("model", self.model, known)
+        plugins.network(self.model)
         self.stream.check_classes(about.n_classes, about.name)
         self.stream.check_noise(about.n_classes, self.stream.tasks or about.n_tasks)
         if self.memory is not None:
@@ -82,7 +81,7 @@ class Experiment:
 
     def make_net(self, scenario: Scenario) -> nn.Module:
         """A new network, its initial weights a function of the seed."""
-        return models.build(self.model, scenario.image_shape, scenario.n_classes, self.seed)
+        return models.seeded(plugins.network(self.model), scenario.image_shape, scenario.n_classes, self.seed)
 
     def make_optimizer(self, net: nn.Module) -> Sgd | torch.optim.Optimizer:
         return self.optimizer.make(net.parameters())
@@ -292,8 +291,8 @@ def find_owner(key: str, owners: Owners, whose: str) -> tuple[str, str]:
 
 def unused_by(method: type[Method]) -> frozenset[str]:
     """Settings that it ignores, under dotted names."""
-    others: Owners = {"memory": Policy, "optimizer": OptimizerSpec, "training": Training}
-    names = {f"{owner}.{name}" for owner, part in others.items() for name in setting_names(part)}
+    owners: Owners = {"method": method, "memory": Policy, "optimizer": OptimizerSpec, "training": Training}
+    names = {f"{owner}.{name}" for owner, part in owners.items() for name in setting_names(part)}
     found = {key for key in names if not method.unused.isdisjoint(key.split("."))}
     found |= {"stream.stream"} if _knows_tasks(method) else set()
     return frozenset(found if method.predictor else found | {"memory.pool_network"})

@@ -1,7 +1,8 @@
-"""Methods and selectors of one's own by name: ``gcr --plugin FILE run …``.
+"""Methods, selectors and networks of one's own by name: ``gcr --plugin FILE run …``.
 
 ``GCR_PLUGIN`` names their files, as ``PATH`` does folders; worker processes inherit it. A file is imported as a module
-of its own name. Every class in it that is a method or a selector counts.
+of its own name. Every class in it that is a method or a selector counts, and every function or ``nn.Module`` whose
+first arguments are ``image_shape`` and ``n_classes``: a network.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from gcr.files import sha256
 from gcr.memory import POLICIES, Policy
 from gcr.methods import METHODS, Method
-from gcr.settings import BadInput, Settings
+from gcr.models import MODELS
+from gcr.settings import BadInput, Settings, unknown
 
 VARIABLE = "GCR_PLUGIN"
 NOT_OWN = sys.stdlib_module_names | {"gcr"}  # whatever is in a plugin's folder
@@ -30,6 +34,7 @@ NOT_OWN = sys.stdlib_module_names | {"gcr"}  # whatever is in a plugin's folder
 
 class Plugin(NamedTuple):
     kinds: tuple[type[Any], ...]
+    networks: tuple[Callable[..., nn.Module], ...]
     digests: dict[str, str]  # of its file, and of those next to it that it imports, when it was imported; by name
 
 
@@ -42,6 +47,17 @@ def policies() -> tuple[type[Any], ...]:
     return (*POLICIES, *(kind for kind in own() if not issubclass(kind, Method)))
 
 
+def networks() -> tuple[Callable[..., nn.Module], ...]:
+    return (*MODELS, *(make for plugin in _given() for make in plugin.networks))
+
+
+def network(name: str) -> Callable[..., nn.Module]:
+    for make in networks():
+        if make.__name__ == name:
+            return make
+    raise unknown("model", name, [make.__name__ for make in networks()])
+
+
 def own() -> tuple[type[Any], ...]:
     return tuple(kind for plugin in _given() for kind in plugin.kinds)
 
@@ -50,18 +66,24 @@ def files() -> set[Path]:
     return {Path(file).resolve() for file in _files()}
 
 
-def digests(method: Method, memory: Policy | None) -> dict[str, str]:
-    """Of the files that method and selector come from, if they are not gcr's."""
+def digests(method: Method, memory: Policy | None, network: str) -> dict[str, str]:
+    """Of the files that method, selector and network come from, if they are not gcr's."""
     kinds = {type(method), type(memory and memory.selector)}
-    found = [plugin.digests for plugin in _given() if not kinds.isdisjoint(plugin.kinds)]
+    found = [
+        plugin.digests
+        for plugin in _given()
+        if not kinds.isdisjoint(plugin.kinds) or network in [make.__name__ for make in plugin.networks]
+    ]
     return {name: digest for of_one in found for name, digest in of_one.items()}
 
 
 def lacking(result: Mapping[str, Any]) -> str:
-    """How to name the files that a result's method or selector is of; empty: they are there, or it is of none."""
+    """How to name the files that a result's method, selector or network is of; empty: they are there, or it is of
+    none."""
     there = {name for plugin in _given() for name in plugin.digests}
     names = sorted(set(result.get("plugins") or ()) - there)
-    return f"name the files of its method or selector: gcr --plugin {' --plugin '.join(names)}" if names else ""
+    listed = " --plugin ".join(names)
+    return f"name the files of its method, selector or network: gcr --plugin {listed}" if names else ""
 
 
 def check() -> None:
@@ -88,11 +110,16 @@ def _given() -> tuple[Plugin, ...]:
 def _read(files: tuple[str, ...]) -> tuple[Plugin, ...]:
     plugins: list[Plugin] = []
     taken = {kind.name for kind in (*METHODS, *POLICIES)}
+    networks = {make.__name__ for make in MODELS}
     for file in map(Path, files):
         module = _module(_existing(file).resolve())
-        kinds = [kind for kind in vars(module).values() if _counts(kind, module)]
-        if not kinds:
-            raise BadInput(f"{file} must have a Method or a selector, a frozen dataclass; see CONTRIBUTING.md")
+        written = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
+        kinds, made = [value for value in written if _counts(value)], [value for value in written if _makes_net(value)]
+        if not kinds and not made:
+            raise BadInput(
+                f"{file} must have a Method or a selector, a frozen dataclass, or a function (image_shape, n_classes) "
+                "that makes a network; see CONTRIBUTING.md"
+            )
         for kind in kinds:
             name = kind.__dict__.get("name")
             if not isinstance(name, str) or not isinstance(getattr(kind, "summary", None), str):
@@ -103,14 +130,26 @@ def _read(files: tuple[str, ...]) -> tuple[Plugin, ...]:
             if name in taken:
                 raise BadInput(f'name of {kind.__name__} in {file} must be new, got "{name}", which there is already')
             taken.add(name)
-        plugins.append(Plugin(tuple(kinds), _digests(module)))
+        for make in made:
+            if make.__name__ in networks:
+                raise BadInput(
+                    f"name of {make.__name__} in {file} must be new, got that of a network which there is already"
+                )
+            networks.add(make.__name__)
+        plugins.append(Plugin(tuple(kinds), tuple(made), _digests(module)))
     return tuple(plugins)
 
 
-def _counts(kind: object, module: ModuleType) -> bool:
-    if not inspect.isclass(kind) or kind.__module__ != module.__name__:
+def _counts(kind: object) -> bool:
+    if not inspect.isclass(kind):
         return False
     return issubclass(kind, Method) or (issubclass(kind, Settings) and hasattr(kind, "needs"))
+
+
+def _makes_net(value: object) -> bool:
+    if not inspect.isfunction(value) and not (inspect.isclass(value) and issubclass(value, nn.Module)):
+        return False
+    return [*inspect.signature(value).parameters][:2] == ["image_shape", "n_classes"]
 
 
 def _module(file: Path) -> ModuleType:

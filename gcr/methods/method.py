@@ -72,7 +72,7 @@ class Method(Settings):
     default_selector: ClassVar[str] = "reservoir"  # or the name of a selector
     stages: ClassVar[Literal["streams", "tasks", "all at once"]] = "streams"  # online; offline a stage is a task
     predictor: ClassVar[str] = ""  # prefix in ``Extras`` of the EMA copy that predicts; "": the trained network does
-    unused: ClassVar[frozenset[str]] = frozenset()  # settings of memory that it ignores; "optimizer": all of its
+    unused: ClassVar[frozenset[str]] = frozenset()  # settings that it ignores; "optimizer": all of its
 
     @property
     def replays(self) -> tuple[Replay, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from gcr.models.network import Network, attach, order_weights, state_tensors
 from gcr.models.recompute_bn import recompute_bn, statistics
@@ -13,6 +15,9 @@ from gcr.models.small import convnet, mlp
 from gcr.settings import unknown
 
 MODELS: tuple[Callable[..., Network], ...] = (convnet, mlp, resnet18)
+
+
+N = TypeVar("N", bound=nn.Module)
 
 
 def build(name: str, image_shape: tuple[int, int, int], n_classes: int, seed: int) -> Network:
@@ -24,10 +29,14 @@ def build(name: str, image_shape: tuple[int, int, int], n_classes: int, seed: in
     """
     for make in MODELS:
         if make.__name__ == name:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                return make(image_shape, n_classes)
+            return seeded(make, image_shape, n_classes, seed)
     raise unknown("model", name, [make.__name__ for make in MODELS])
+
+
+def seeded(make: Callable[..., N], image_shape: tuple[int, int, int], n_classes: int, seed: int) -> N:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make(image_shape, n_classes)
 
 
 __all__ = [
@@ -40,6 +49,7 @@ __all__ = [
     "order_weights",
     "recompute_bn",
     "resnet18",
+    "seeded",
     "state_tensors",
     "statistics",
 ]

@@ -21,7 +21,6 @@ from gcr.data import described, find, is_cached
 from gcr.experiments.experiment import Experiment
 from gcr.files import read_json, write_json
 from gcr.methods import Method
-from gcr.models import build
 from gcr.runs.job import Execution, Job
 from gcr.scenarios import Images, Scenario, equal_tasks
 from gcr.training import How, Run, own_cuda_stream
@@ -123,7 +122,7 @@ class Estimator:
                 memory = replace(memory, replay_batch=max(1, round(memory.replay_batch / scale)))
         warm, timed = WARM_STEPS[kind], TIMED_STEPS if scale == 1 else 1
         scenario = _made(experiment, batch, warm + timed)
-        net = build(experiment.model, scenario.image_shape, scenario.n_classes, seed=0)
+        net = experiment.make_net(scenario)
         run = Run(
             scenario=scenario,
             net=net,

@@ -139,7 +139,7 @@ class RunFolder:
         """Of a finished run: other files of one's own, or other data."""
         try:
             data = scenarios.entry(experiment.scenario).fingerprint
-            own_code = plugins.digests(experiment.method, experiment.memory)
+            own_code = plugins.digests(experiment.method, experiment.memory, experiment.model)
             result = self.result()
             before, code_before = result.get("data", data), result.get("plugins", {})
         except (BadInput, OSError, ValueError):

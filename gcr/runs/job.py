@@ -20,6 +20,7 @@ from gcr import scenarios
 from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment
 from gcr.files import digest_of
+from gcr.models.network import Attached
 from gcr.models.shares import PeerLost
 from gcr.runs.folder import Busy, RunFolder
 from gcr.runs.model_file import SavedModel
@@ -237,8 +238,8 @@ def identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
 
 
 def _own_code(experiment: Experiment) -> dict[str, Any]:
-    """Digests of the plugins that method and selector come from, if they do."""
-    found = plugins.digests(experiment.method, experiment.memory)
+    """Digests of the plugins that method, selector and network come from, if they do."""
+    found = plugins.digests(experiment.method, experiment.memory, experiment.model)
     return {"plugins": found} if found else {}
 
 
@@ -298,6 +299,7 @@ def _model(run: Run, experiment: Experiment) -> SavedModel:
         "image_shape": scenario.image_shape,
         "pixels": str(scenario.train.pixels.dtype).removeprefix("torch."),
         "views": asdict(scenario.views),
+        "head": state.net.head_name if isinstance(state.net, Attached) else None,
     }
     return SavedModel(about, state.net.state_dict(), run.method.predictor_state(state.extras))
 

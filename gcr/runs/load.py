@@ -18,7 +18,7 @@ from gcr.files import brief
 from gcr.memory import Buffer
 from gcr.methods import Extras
 from gcr.methods.ema import copy_in
-from gcr.models import Network, build
+from gcr.models import Network, attach, order_weights, seeded
 from gcr.runs.folder import AGAIN, MEMORY_FILE, RunFolder, check_together, wrong_file
 from gcr.runs.model_file import EXTRA, MODEL_FILE, NET, SavedModel, read_model
 from gcr.settings import MISFITS, BadInput, brief_of
@@ -130,7 +130,7 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
     for other in (file, run.path / MEMORY_FILE):
         if why := wrong_file(other, result):
             raise BadInput(f"{other} is not that of the run ({why}); put it back, or train the run again")
-    net.to(where, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    order_weights(net.to(where), torch.zeros(2, *shape, device=where))
     return LoadedRun(
         experiment,
         result,
@@ -163,8 +163,15 @@ def _checked_about(about: Mapping[str, Any]) -> tuple[int, int, int]:
 def _network(saved: SavedModel, experiment: Experiment, shape: tuple[int, int, int]) -> Network:
     """With the saved weights. Shapes are compared first, without memory for weights."""
     name, n_classes = saved.about["model"], len(saved.about["class_names"])
+
+    def made() -> Network:
+        net, head = seeded(plugins.network(name), shape, n_classes, 0), saved.about.get("head")
+        if not isinstance(net, Network) and head is None:
+            raise BadInput("head is missing")
+        return attach(net, None, n_classes, head)
+
     with torch.device("meta"):
-        like = build(name, shape, n_classes, seed=0)
+        like = made()
         extras = experiment.method.predictor_state(experiment.method.extras(like, 1))
     for prefix, own, there in ((NET, like.state_dict(), saved.net), (EXTRA, extras, saved.extras)):
         for key in {**own, **there}:
@@ -173,7 +180,7 @@ def _network(saved: SavedModel, experiment: Experiment, shape: tuple[int, int, i
                 raise BadInput(f"{prefix}{key} is {shapes[0]} there, {shapes[1]} here")
             if own[key].dtype != there[key].dtype:
                 raise BadInput(f"{prefix}{key} is {there[key].dtype} there, {own[key].dtype} here")
-    net = build(name, shape, n_classes, seed=0)
+    net = made()
     net.load_state_dict(saved.net)
     return net
 

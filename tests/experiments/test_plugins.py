@@ -6,14 +6,19 @@ import sys
 from textwrap import dedent
 
 import pytest
+import torch
 
+from gcr import scenarios
 from gcr.cli.main import run_cli
 from gcr.experiments import plugins
+from gcr.experiments.describe import setting_lines
 from gcr.experiments.experiment import Experiment, compose
 from gcr.files import read_json, write_json
 from gcr.methods import METHODS
 from gcr.runs.job import Execution, ended_by
+from gcr.runs.load import load_run
 from gcr.settings import BadInput
+from gcr.training import train
 
 HEAD = """
 from dataclasses import dataclass
@@ -48,6 +53,26 @@ class Newest(Settings):
     def __call__(self, pool, budget, draws):
         rows = torch.arange(max(0, len(pool) - budget), len(pool))
         return Coreset(rows, torch.ones(len(rows)))
+"""
+NETWORKS = """
+def {name}(image_shape, n_classes):
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(),
+        torch.nn.Linear(32, n_classes),
+    )
+
+
+class Two(torch.nn.Module):
+    def __init__(self, image_shape, n_classes):
+        super().__init__()
+        self.body, self.out = torch.nn.Linear(64, 16), torch.nn.Linear(16, n_classes)
+
+    def forward(self, images):
+        return self.out(torch.tanh(self.body(images.flatten(1))))
+
+
+def helper(images):
+    return images
 """
 
 
@@ -95,7 +120,54 @@ def test_a_method_and_a_selector_train_in_worker_processes(plugin, tmp_path, mon
     monkeypatch.setenv(plugins.VARIABLE, "")
     assert run_cli(["table", str(out)]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert f"name the files of its method or selector: gcr --plugin {file.name}" in said
+    assert f"name the files of its method, selector or network: gcr --plugin {file.name}" in said
+
+
+@pytest.mark.parametrize("network", ["narrow", "Two"])
+def test_networks_of_ones_own_train_in_worker_processes_and_are_loaded(plugin, network, tmp_path, monkeypatch, capsys):
+    file, out = plugin(NETWORKS, names=("narrow",)), tmp_path / "runs"
+    command = ["run", "seq-digits", "--method", "gcr", "--model", network, "--epochs", "1", "--seeds", "0-1"]
+    command += ["--processes", "2", "--out", str(out)]
+    assert run_cli(command) == 0
+    first, second = (load_run(folder) for folder in sorted(out.glob("*/seed-*")))
+    digits = scenarios.load("seq-digits")
+    right = (first.predict(digits.test.pixels) == digits.test.labels).double()
+    by_task = [100 * right[digits.task_of_class[digits.test.labels] == task].mean() for task in range(5)]
+    assert first.result["class_il"]["accuracy"] == pytest.approx(float(sum(by_task)) / 5)
+    assert first.result["plugins"] == {file.name: plugins.sha256(file.read_bytes())}
+    weights = [next(run.net.parameters()) for run in (first, second)]
+    assert not torch.equal(*weights)  # by the seed
+    capsys.readouterr()
+    assert run_cli(["settings", "er"]) == 0
+    assert "narrow, Two" in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    for read in (["table", str(out)], [*command, "--fresh"]):
+        assert run_cli(read) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"name the files of its method, selector or network: gcr --plugin {file.name}" in said
+    assert f'unknown model "{network}"' in said
+    with pytest.raises(BadInput, match=f"gcr --plugin {file.name}"):
+        load_run(out / "seq-digits-gcr-k100/seed-0")
+
+
+def test_a_network_that_is_none_and_names_that_are_taken(plugin):
+    plugin("def {name}(image_shape, n_classes):\n    return 3\n", names=("three",))
+    experiment = compose("seq-digits", "er", overrides={"model": "three"})
+    digits = scenarios.load("seq-digits")
+    with pytest.raises(BadInput, match="net must be a Module, got int"):
+        train(digits, experiment.make_net(digits), None, experiment.method, experiment.memory, 0)
+    plugin("def {name}(image_shape, n_classes):\n    return None\n", names=("mlp",))
+    with pytest.raises(BadInput, match=r"name of mlp in .* must be new"):
+        compose("seq-digits", "er")
+
+
+def test_settings_that_a_method_of_ones_own_ignores_are_refused(plugin):
+    plugin(METHOD + "\n    unused = frozenset({'forward', 'sampling'})\n")
+    for given in ({"forward": "separate"}, {"method.forward": "separate"}, {"sampling": "coin"}):
+        with pytest.raises(BadInput, match=f"louder ignores {next(iter(given))}; leave it out"):
+            compose("seq-digits", "louder", overrides=given)
+    assert "method.forward" not in [key for key, *_ in setting_lines("seq-digits", "louder")]
+    assert "method.factor" in [key for key, *_ in setting_lines("seq-digits", "louder")]
 
 
 def test_a_file_that_a_plugin_imports_counts(plugin, tmp_path, monkeypatch):
@@ -103,11 +175,11 @@ def test_a_file_that_a_plugin_imports_counts(plugin, tmp_path, monkeypatch):
     helper.write_text("FACTOR = 2.0\n")
     file = plugin(METHOD, f"\nfrom {helper.stem} import FACTOR\nimport {helper.stem}\n")
     experiment = compose("seq-digits", "louder")
-    assert set(plugins.digests(experiment.method, experiment.memory)) == {file.name, helper.name}
-    found = {"plugins": plugins.digests(experiment.method, experiment.memory)}
+    assert set(plugins.digests(experiment.method, experiment.memory, experiment.model)) == {file.name, helper.name}
+    found = {"plugins": plugins.digests(experiment.method, experiment.memory, experiment.model)}
     assert plugins.lacking(found) == ""
     monkeypatch.setenv(plugins.VARIABLE, "")
-    assert plugins.lacking(found).startswith("name the files of its method or selector: gcr --plugin ")
+    assert plugins.lacking(found).startswith("name the files of its method, selector or network: gcr --plugin ")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +229,7 @@ def test_files_of_which_only_constants_are_imported_count(plugin, tmp_path, caps
         (tmp_path / name).write_text(text)
     file = plugin(METHOD, f"\nimport json, rich\ndef late():\n    from {own}_a import SMOOTH\n")
     experiment = compose("seq-digits", "louder")
-    found = plugins.digests(experiment.method, experiment.memory)
+    found = plugins.digests(experiment.method, experiment.memory, experiment.model)
     assert set(found) == {file.name, *helpers} - {f"{own}/unused.py", "json.py", "rich.py"}
     command = ["run", "seq-digits", "--method", "louder", "--model", "mlp", "--epochs", "1", "--out", str(tmp_path)]
     assert run_cli(command) == 0
@@ -178,8 +250,8 @@ def test_an_experiment_goes_through_json(plugin):
     assert experiment.method.factor == 3
     assert Experiment.from_json(experiment.to_json()) == experiment
     assert plugins.methods()[: len(METHODS)] == METHODS
-    assert list(plugins.digests(experiment.method, experiment.memory)) == [file.name]
-    assert plugins.digests(compose("seq-digits", "finetune").method, None) == {}
+    assert list(plugins.digests(experiment.method, experiment.memory, experiment.model)) == [file.name]
+    assert plugins.digests(compose("seq-digits", "finetune").method, None, "mlp") == {}
 
 
 @pytest.mark.parametrize(
