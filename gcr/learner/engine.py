@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -31,6 +31,7 @@ from gcr.training.optimizer import (
     drop_parameters,
     make_capturable,
     new_parameters,
+    order_moments,
     trained_parameters,
 )
 from gcr.training.randomness import AdmissionDraws, EpochDraws, StepDraws, torch_randomness
@@ -61,11 +62,15 @@ def at_once_with(rows: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]
     return zip(at_once(rows), labels.split(pass_size(rows.shape[1:])), strict=True)
 
 
+def _noted(layers: Sequence[nn.Parameter]) -> list[tuple[bool, tuple[int, ...]]]:
+    return [(parameter.requires_grad, parameter.stride()) for parameter in layers]
+
+
 class Engine:
     """``shape`` and ``dtype`` are those of an example as memory keeps it."""
 
     layers: list[nn.Parameter]  # of the network when it was last looked at
-    learns: list[bool]  # which of them wanted a gradient then
+    noted: list[tuple[bool, tuple[int, ...]]]  # whether they wanted a gradient then, and how they lay in memory
     outputs: int  # of the head then
 
     def __init__(
@@ -204,8 +209,8 @@ class Engine:
         self._follow_learning()
 
     def _follow_learning(self) -> None:
-        """Layers may have been frozen or unfrozen."""
-        if self.learns != [parameter.requires_grad for parameter in self.layers]:
+        """Layers may have been frozen or unfrozen, or moved to another memory format."""
+        if self.noted != _noted(self.layers):
             self._follow_layers()
 
     def _widen(self) -> None:
@@ -220,14 +225,15 @@ class Engine:
 
     def _note_layers(self) -> None:
         self.layers = list(self.state.net.parameters())
-        self.learns = [parameter.requires_grad for parameter in self.layers]
+        self.noted = _noted(self.layers)
         self.outputs = self.n_outputs
 
     def _follow_layers(self) -> None:
-        """The head has grown, or layers have been frozen, unfrozen, put in or replaced since the last step."""
+        """The head has grown, or layers have been frozen, unfrozen, put in, replaced or moved in memory since the last
+        step."""
         state, now = self.state, list(self.state.net.parameters())
         if self.made_optimizer:
-            learned = {parameter for parameter, learns in zip(self.layers, self.learns, strict=True) if learns}
+            learned = {parameter for parameter, (learns, _) in zip(self.layers, self.noted, strict=True) if learns}
             new = new_parameters(state.optimizer, [p for p in now if p.requires_grad and p not in learned])
             if new and self.own_values:
                 raise BadInput(
@@ -238,6 +244,7 @@ class Engine:
             if self.mode != "eager":
                 make_capturable(state.optimizer)
         state.parameters = trained_parameters(state.optimizer, state.net)
+        order_moments(state.optimizer)
         self._note_layers()
         state.extras = grown_extras(self.method, state.net, state.extras)
         if self.batch:

@@ -87,7 +87,8 @@ class Network(nn.Module):
         """
         made = torch.autograd.grad(value, parameters, retain_graph=retain_graph, allow_unused=True)
         found = made if self.shares is None else self.shares.sum(made)
-        return [_as_it_lies(gradient, like) for gradient, like in zip(found, parameters, strict=True)]
+        both = zip(found, parameters, strict=True)
+        return [gradient if gradient is None else as_it_lies(gradient, like) for gradient, like in both]
 
     def unshared(self) -> AbstractContextManager[None]:
         """Inside, every process passes whole minibatches."""
@@ -109,11 +110,12 @@ class Network(nn.Module):
         return Output(features, self.head(features).float())
 
 
-def _as_it_lies(gradient: Tensor | None, like: Tensor) -> Tensor | None:
-    if gradient is None or gradient.is_sparse or gradient.stride() == like.stride():
-        return gradient
-    steps = ((g, p) for g, p, n in zip(gradient.stride(), like.stride(), like.shape, strict=True) if n > 1)
-    return gradient if all(g == p for g, p in steps) else torch.empty_like(like).copy_(gradient)
+def as_it_lies(tensor: Tensor, like: Tensor) -> Tensor:
+    """``tensor`` in the memory order of ``like``, which is of its shape; itself where it lies so."""
+    if tensor.is_sparse or tensor.stride() == like.stride():
+        return tensor
+    steps = ((t, p) for t, p, n in zip(tensor.stride(), like.stride(), like.shape, strict=True) if n > 1)
+    return tensor if all(t == p for t, p in steps) else torch.empty_like(like, dtype=tensor.dtype).copy_(tensor)
 
 
 def frozen_norm(layer: _BatchNorm) -> bool:

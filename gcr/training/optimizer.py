@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gcr.models.network import as_it_lies
 from gcr.settings import LARGEST, BadInput, brief_of
 from gcr.training.sgd import Sgd
 
@@ -117,6 +118,15 @@ def restore_optimizer(optimizer: AnyOptimizer, tensors: Mapping[str, Tensor]) ->
         number, name = key.split(".", 1)
         state.setdefault(int(number), {})[name] = tensor.clone()  # torch would keep it
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    order_moments(optimizer)
+
+
+def order_moments(optimizer: AnyOptimizer) -> None:
+    """What it remembers of a parameter lies in memory as that does, which fused optimizers take for granted."""
+    for parameter, values in optimizer.state.items() if isinstance(optimizer, Optimizer) else ():
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                values[name] = as_it_lies(value, parameter)
 
 
 def group_numbers(optimizer: AnyOptimizer) -> list[dict[str, Any]]:

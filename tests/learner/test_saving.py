@@ -16,6 +16,7 @@ import gcr
 from gcr.learner import Learner, StateFolder, engine, state_folder
 from gcr.memory import Policy
 from gcr.methods import ClsEr, Der, ErAce, Finetune, Gcr, GcrPlus, Mir
+from gcr.models import build
 from gcr.select import Uniform
 from gcr.settings import BadInput
 
@@ -494,3 +495,56 @@ def test_lazy_layers_get_their_shapes_when_loaded(options, tmp_path):
     equal_states(learner, loaded)
     with pytest.raises(BadInput, match=r"net does not fit the saved state: 0.weight is \(16, 8\) there, \(9, 8\) in"):
         gcr.Learner.load(tmp_path / "state", nn.Sequential(nn.LazyLinear(9), *make()[1:]))
+
+
+def transposed():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 6), nn.ReLU(), nn.Linear(6, 2))
+    net[1].weight = nn.Parameter(torch.randn(48, 6).t())
+    return net
+
+
+def convolutions():
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    )
+
+
+LYING = {
+    "channels last": lambda: convolutions().to(memory_format=torch.channels_last),
+    "transposed": transposed,
+    "ours": lambda: build("convnet", (3, 4, 4), 2, seed=0),
+}
+
+
+def seeded(make):
+    torch.manual_seed(0)
+    return make()
+
+
+def picture_tasks():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(40, 3, 4, 4, generator=generator), torch.arange(40) % 2
+
+
+@pytest.mark.parametrize("optimizer", [None, lambda p: torch.optim.SGD(list(p), 0.01, momentum=0.9, fused=True)])
+@pytest.mark.parametrize("make", LYING)
+def test_a_loaded_optimizer_moves_weights_that_lie_otherwise_in_memory(make, optimizer, tmp_path):
+    """torch's fused optimizers read weights and moments as flat memory."""
+    x, y = picture_tasks()
+    learner = gcr.Learner(seeded(LYING[make]), 20, optimizer=optimizer, augment=None).fit(x, y, epochs=3)
+    learner.save(tmp_path)
+    given = {} if optimizer is None else {"optimizer": optimizer}
+    loaded = gcr.Learner.load(tmp_path, seeded(LYING[make]), **given)
+    for one in (learner, loaded):
+        one.fit(x, y, epochs=1)
+    assert same_weights(learner.net, loaded.net)
+
+
+def test_a_network_may_change_its_memory_format_between_fits():
+    x, y = picture_tasks()
+    plain, changed = (gcr.Learner(seeded(convolutions), 20, augment=None).fit(x, y, epochs=3) for _ in range(2))
+    changed.net.to(memory_format=torch.channels_last)
+    for one in (plain, changed):
+        one.observe(x, y)
+    for a, b in zip(plain.net.parameters(), changed.net.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=0)

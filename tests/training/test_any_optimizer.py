@@ -38,6 +38,7 @@ from gcr.training.step import draw_plan
 KINDS = {
     "momentum": lambda p: SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
     "adamw": lambda p: AdamW(p, lr=0.01),
+    "fused": lambda p: AdamW(p, lr=0.01, fused=True),
     "nadam": lambda p: NAdam(p, lr=0.01),
     "rmsprop": lambda p: RMSprop(p, lr=0.01, momentum=0.5),
     "ours": lambda p: Sgd(p, lr=0.05, weight_decay=1e-3),
@@ -73,10 +74,11 @@ def test_steps_equal_those_written_by_hand(kind, scenario):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stopped_run_continues_to_the_bit(kind, tmp_path):
+@pytest.mark.parametrize("make", [vit, lambda: build("convnet", (1, 6, 6), 6, seed=0)])
+def test_a_stopped_run_continues_to_the_bit(kind, make, tmp_path):
     def new_run(folder, stop=lambda: False):
         folder.mkdir(exist_ok=True)
-        net = vit()
+        net = make()
         parts = KINDS[kind](net.parameters()), Gcr(), Policy(buffer=12, selector=GradApprox(), replay_batch=6), 0
         saved = Checkpoints(folder, {})
         return Run(make_scenario(), net, *parts, TRAINING, How(), checkpoints=saved, stop=stop)
