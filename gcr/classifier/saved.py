@@ -110,7 +110,8 @@ def load(folder: StateFolder, device: str = "cpu", version: int | None = None) -
     about, tensors = folder.read(version)
     if not isinstance(about.get("classifier"), dict):
         raise BadInput(
-            f"{folder.path} was written by learner.save, not by gcr update; read it with gcr.Learner.load(path, net)"
+            f"{folder.path} holds no classifier: learner.save wrote it, not gcr update; read it with "
+            "gcr.Learner.load(path, net)"
         )
     try:
         return _from_state(folder, about, tensors, device)

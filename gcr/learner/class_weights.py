@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcr.learner.labels import from_json, plain_label, to_json
-from gcr.settings import BadInput
+from gcr.settings import BadInput, Misfit
 
 Given = str | Mapping[Any, float] | None
 
@@ -65,4 +65,7 @@ class ClassWeights:
         given = value["given"]
         if isinstance(given, list):
             given = {from_json(label): weight for label, weight in given}
-        return cls(given, value["counts"])
+        try:
+            return cls(given, value["counts"])
+        except BadInput as error:
+            raise Misfit(f"class_weights.given is wrong: {error}") from None

@@ -39,7 +39,7 @@ def fail_writes(prepared: Prepared, folder: Path, every: int = 1, first: int = 0
                 continue  # a single byte, which cannot be halved
             what = f"{prepared.victim.name}, {kind} at call {moment} of {len(events)}, {events[moment]}"
             assert log.exists(), f"{what}: nothing was harmed"
-            tally.count(what, *_judged(prepared, folder, ended))
+            tally.count(what, *_judged(prepared, folder, ended, "No space left on device|Input/output error"))
             tally.add(Tally(measured={kind: 1}))
     return tally
 
@@ -60,15 +60,15 @@ def _harmed(prepared: Prepared, layer: Layer) -> Callable[[], int | None]:
     return work
 
 
-def _judged(prepared: Prepared, folder: Path, ended: Ended) -> list[str]:
-    """Exit code 1 or 2 and a line, or 0 and all is done; with room again the command goes on to the same bits."""
+def _judged(prepared: Prepared, folder: Path, ended: Ended, injected: str) -> list[str]:
+    """Exit code 1 or 2 and a line that says what was ``injected``, or 0 and all is done; with room again the command goes on to the same bits."""
     found = []
     saves = prepared.victim.name == "Learner.save"  # in a program of one's own: an exception, not a line
     if saves and ended.code == BROKEN and "gcr.settings.BadInput: cannot write" in ended.err:
         pass
     elif ended.traceback or ended.code not in (0, 1, 2):
         found.append("tracebacks")
-    elif ended.code and not re.search("No space left on device|Input/output error", ended.err):  # what was injected
+    elif ended.code and not re.search(injected, ended.err):
         found.append("silent")
     elif ended.code == 0 and not is_equal(prepared, folder):
         found.append("wrong")  # it said that all went well
@@ -93,7 +93,7 @@ def fill_disk(prepared: Prepared, folder: Path) -> Tally:
                 file.write(bytes(max(0, free.f_bavail * free.f_frsize - spare)))
             ended = in_child(prepared.victim.work, work)
             ballast.unlink()
-            found = _judged(prepared, work, ended)
+            found = _judged(prepared, work, ended, "No space left on device|disk has")
             if ended.code or found:
                 tally.count(f"{prepared.victim.name}, {spare} bytes free", *found)
     assert tally.tried, f"all of {prepared.victim.name} fitted into {SPARE[0]} bytes"
@@ -131,7 +131,7 @@ def forbid_writing(prepared: Prepared, folder: Path) -> Tally:
         ended = in_child(_as_nobody(prepared.victim.work), folder)
         for path in [folder, *folder.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
-        tally.count(f"{prepared.victim.name}, {name}", *_judged(prepared, folder, ended))
+        tally.count(f"{prepared.victim.name}, {name}", *_judged(prepared, folder, ended, "Permission denied"))
     return tally
 
 
