@@ -368,7 +368,7 @@ def test_a_learners_state_is_not_a_classifier(gcr, tmp_path):
     StateFolder(tmp_path / "state").write({"learner": {}}, {})
     code, _, said = gcr("predict", "state", "state")
     assert code == 2
-    assert "was written by learner.save, not by gcr update" in said
+    assert "holds no classifier: learner.save wrote it, not gcr update" in said
 
 
 def test_a_full_disk(gcr, state, monkeypatch):

@@ -61,7 +61,8 @@ def _harmed(prepared: Prepared, layer: Layer) -> Callable[[], int | None]:
 
 
 def _judged(prepared: Prepared, folder: Path, ended: Ended, injected: str) -> list[str]:
-    """Exit code 1 or 2 and a line that says what was ``injected``, or 0 and all is done; with room again the command goes on to the same bits."""
+    """Exit code 1 or 2 and a line with what was ``injected``, or 0 and all is done; with room again the command goes on
+    to the same bits."""
     found = []
     saves = prepared.victim.name == "Learner.save"  # in a program of one's own: an exception, not a line
     if saves and ended.code == BROKEN and "gcr.settings.BadInput: cannot write" in ended.err:
