@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from gcr.classifier import saved
 from gcr.classifier.examples import Progress, read_examples
-from gcr.classifier.held_out import digests
 from gcr.classifier.predict import merged
 from gcr.classifier.saved import Classifier
 from gcr.classifier.sources import find_unlabelled
 from gcr.learner.state_folder import StateFolder
+from gcr.memory.examples import digests
 from gcr.settings import BadInput
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gcr.data.source import stratified
+from gcr.memory.examples import digests
 
 CHANCE = 0.05  # level of the sign test for one class
 NO_NEWS = 1  # example of a class that turned: too little to say anything about it
@@ -71,13 +71,6 @@ def balanced_rows(labels: Sequence[str], capacity: int, seed: int) -> list[int]:
         ranked.append((seen.setdefault(labels[row], 0), place, row))
         seen[labels[row]] += 1
     return sorted(row for _, _, row in sorted(ranked)[:capacity])
-
-
-def digests(examples: Tensor | None) -> list[bytes]:
-    """Equal where examples are."""
-    if examples is None:
-        return []
-    return [hashlib.sha256(row.contiguous().numpy().tobytes()).digest() for row in examples.cpu()]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from gcr.classifier.held_out import (
     balanced_rows,
     compare,
     counts,
-    digests,
     joined,
     judge,
     mean,
@@ -126,16 +125,9 @@ def _teach(classifier: Classifier, batch: Batch, old: Sequence[str], settings: U
     with saved.fitting_threads(batch.net_name):
         before = _predicted(classifier.learner, held_out) if old else None
         if old:
-            _make_room(classifier.learner, examples)
+            classifier.learner.drop_copies(examples)
         classifier.learner.fit(examples, labels, epochs=settings.epochs, batch=BATCH)
         return compare(truth, before, _predicted(classifier.learner, held_out), old, batch.added)
-
-
-def _make_room(learner: Learner, examples: Tensor) -> None:
-    """Examples that come again are offered to memory again: what it has of them now leaves."""
-    again, forgot = set(digests(examples)), learner.forgot
-    learner.forget([row for row, digest in enumerate(digests(learner.memory.examples)) if digest in again])
-    learner.forgot = forgot  # they are not to vanish from versions
 
 
 def _keep_held_out(classifier: Classifier, batch: Batch, settings: UpdateSettings) -> None:

@@ -28,7 +28,7 @@ from gcr.learner.labels import Labels
 from gcr.learner.turns import Turn, in_turn
 from gcr.learner.views import Augment, Own, Plain, make_views
 from gcr.memory import Policy
-from gcr.memory.examples import as_count
+from gcr.memory.examples import as_count, digests
 from gcr.methods import ErAce, Method
 from gcr.models import Network, attach, order_weights
 from gcr.models.network import HeadAlone, frozen_norm
@@ -70,6 +70,7 @@ class Core:
         self.precision = checked_precision(precision, self.device)
         self.fits, self.turn = 0, Turn()
         self.forgot = False  # whether examples were erased, which saved versions may still hold
+        self.unfinished = False  # whether a fit was broken off: memory may hold some of its examples
         self.layout: Layout | None = None  # of what the network takes; known from the first batch on
         self.engine: Engine | None = None
 
@@ -146,6 +147,14 @@ class Core:
             if (weights := self.engine.state.class_weights) is not None:
                 self.class_weights.update(weights, labels[late], self.labels.known)
             self.engine.remember(rows[late], labels[late])
+
+    @in_turn
+    def drop_copies(self, rows: Tensor) -> None:
+        """Examples that come again are offered to memory again: what it has of them now leaves."""
+        assert self.engine is not None
+        if (memory := self.engine.state.memory) is not None and len(memory):
+            again, held = set(digests(rows)), digests(memory.columns["image"][memory.filled_rows()])
+            self.engine.erase([row for row, digest in enumerate(held) if digest in again])
 
     @in_turn
     def follow_layers(self) -> None:

@@ -167,6 +167,14 @@ class Engine:
                 images = self.views.plain(memory.columns["image"][part])
                 memory.columns["logits"][part] = self.method.predict(state.net.eval(), images, state.extras).float()
 
+    def erase(self, rows: Any) -> int:
+        """Examples of memory; returns how many."""
+        memory = self.state.memory
+        assert memory is not None
+        n = memory.remove(rows)
+        self.state.offered = len(memory) > 0  # nothing is replayed from an empty one
+        return n
+
     def end_task(self) -> None:
         """Where a selector chooses memory, it does so now."""
         state, policy = self.state, self.policy

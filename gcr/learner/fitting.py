@@ -86,6 +86,7 @@ def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
         if epochs > 1:
             training.engine.refresh_logits()
         learner.fits += 1
+        learner.unfinished = False
         learner.end_task()
 
 
@@ -97,6 +98,8 @@ class Training:
         self.steps = source.steps or 0
         self.scheduler: Any = None
         self.known = 0  # classes whose examples were offered to memory
+        self.again = learner.unfinished  # memory may hold these examples already
+        learner.unfinished = True
         if show and learner.engine is not None and learner.engine.state.memory is not None:
             held = learner.engine.state.memory
             show(0, f"memory: {held.rows} examples, {held.nbytes / 1e6:.2f} MB")
@@ -117,6 +120,8 @@ class Training:
                 self._begin()
                 if number == 0:
                     self._check_validation()
+            if number == 0 and self.again:
+                self.learner.drop_copies(rows)
             if len(labels) == 1 and self.learner.needs_two:  # no batch statistics: remembered, not trained on
                 if number == 0 or int(labels) >= self.known:
                     with self.learner.turn:

@@ -203,10 +203,9 @@ class Learner(Core):
         """Erase examples from memory and return their number. ``rows`` are a mask over ``memory``, numbers of its rows,
         or a function of ``memory`` that gives them, where other threads may change it. The next ``save`` removes all
         versions before it. What the network learned stays in its weights."""
-        engine, buffer = self._with_memory("forget")
-        n = buffer.remove(rows(self.memory) if callable(rows) else rows)
+        engine, _ = self._with_memory("forget")
+        n = engine.erase(rows(self.memory) if callable(rows) else rows)
         self.forgot |= n > 0
-        engine.state.offered = len(buffer) > 0  # nothing is replayed from an empty one
         return n
 
     def _with_memory(self, what: str) -> tuple[Engine, Buffer]:

@@ -61,6 +61,7 @@ def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "head": getattr(learner.trunk, "head_name", None),  # of a network of ours: always the same
         "seed": learner.seed,
         "fits": learner.fits,
+        "unfinished": learner.unfinished,
         "outputs": engine.n_outputs,
         "place": engine.place(),
         "extra_state": extra_state,
@@ -120,6 +121,7 @@ def from_state(
     engine = learner.engine
     assert engine is not None
     learner.fits = about["fits"]
+    learner.unfinished = about.get("unfinished", False)  # earlier versions did not say
     with torch.no_grad():
         own = engine.state.net.state_dict()
         engine.state.extras = _restored_extras(engine.state.extras, under(EXTRA, tensors), own)

@@ -94,7 +94,7 @@ def fill_disk(prepared: Prepared, folder: Path) -> Tally:
                 file.write(bytes(max(0, free.f_bavail * free.f_frsize - spare)))
             ended = in_child(prepared.victim.work, work)
             ballast.unlink()
-            found = _judged(prepared, work, ended, "No space left on device|disk has")
+            found = _judged(prepared, work, ended, "No space left on device|disk has|MB free")
             if ended.code or found:
                 tally.count(f"{prepared.victim.name}, {spare} bytes free", *found)
     assert tally.tried, f"all of {prepared.victim.name} fitted into {SPARE[0]} bytes"

@@ -553,3 +553,47 @@ def test_of_a_batch_with_a_late_class_memory_takes_that_class_alone():
     assert learner.memory.labels.tolist().count("c") == 2
     assert len(learner.memory) == 34  # the two come under their old labels, too
     assert learner.class_weights.counts == [16, 16, 2]
+
+
+def breaks_off(after):
+    def on_epoch(learner, epoch):
+        if epoch.epoch == after:
+            raise KeyboardInterrupt
+
+    return on_epoch
+
+
+def raises_late():
+    yield X[:40], NUMBERS[:40]
+    raise OSError("the loader fails")
+
+
+def held(learner):
+    return sorted(map(tuple, learner.memory.examples.tolist()))
+
+
+@pytest.mark.parametrize("broken_off", ["epoch", "loader"])
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_fit_that_was_broken_off_and_begun_again_remembers_each_example_once(broken_off, saved, tmp_path):
+    learner = gcr.Learner(mlp(), memory=200, optimizer=quick)
+    if broken_off == "epoch":
+        with pytest.raises(KeyboardInterrupt):
+            learner.fit(X, NUMBERS, epochs=3, on_epoch=breaks_off(2))
+    else:
+        with pytest.raises(OSError, match="the loader fails"):
+            learner.fit(raises_late(), epochs=1)
+    assert len(learner.memory) == (80 if broken_off == "epoch" else 40)
+    if saved:
+        learner.save(tmp_path)
+        learner = gcr.Learner.load(tmp_path, mlp(), optimizer=quick)
+    learner.fit(X, NUMBERS, epochs=2)
+    assert held(learner) == sorted(map(tuple, X.tolist()))
+
+
+def test_a_state_that_a_callback_saved_begins_its_fit_again(tmp_path):
+    def on_epoch(learner, epoch):
+        learner.save(tmp_path)
+
+    gcr.Learner(mlp(), memory=200, optimizer=quick).fit(X, NUMBERS, epochs=2, on_epoch=on_epoch)
+    learner = gcr.Learner.load(tmp_path, mlp(), optimizer=quick).fit(X, NUMBERS, epochs=2)
+    assert held(learner) == sorted(map(tuple, X.tolist()))
