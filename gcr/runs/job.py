@@ -32,6 +32,7 @@ from gcr.training import Checkpoints, Diverged, Epoch, How, Run, Stopped, own_cu
 from gcr.training.numerics import resolved
 
 FORESEEN = (BadInput, Diverged, PeerLost)
+REMEDY = "use the options it was made with, another --out or --name, or --fresh to start from the beginning"
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 
@@ -185,7 +186,7 @@ def _train(
             folder.add_epoch(epoch)
             listen(Event(number, epoch=epoch))
 
-        checkpoints = Checkpoints(folder.path, identity(experiment, how), sources)
+        checkpoints = Checkpoints(folder.path, identity(experiment, how), sources, REMEDY)
         run = _make_run(experiment, how, each_epoch, checkpoints, stop)
         lacking = folder.cut_metrics(run.plan.epochs_before(run.state.stage) + run.state.epoch)
         for remark in [*run.remarks, *([lacking] if lacking else [])]:

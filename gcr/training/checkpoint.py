@@ -7,6 +7,8 @@ are there, so captured steps stay valid.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +18,14 @@ import torch
 from torch import Tensor
 
 from gcr.files import Damaged, read_tensors, tensor_bytes, under, write_whole
+from gcr.memory import Policy
 from gcr.memory.buffer_state import check_held
+from gcr.methods import Method
 from gcr.models.shares import Shares
-from gcr.settings import LARGEST, MISFITS, BadInput, brief_of
+from gcr.scenarios import Scenario
+from gcr.settings import LARGEST, MISFITS, BadInput, brief_of, to_mapping
 from gcr.training.optimizer import (
+    AnyOptimizer,
     check_group_numbers,
     group_numbers,
     optimizer_tensors,
@@ -33,6 +39,7 @@ from gcr.training.state import MEMORY, OPTIMIZER, PLACE, RunState
 KEPT = 2
 NUMBERS = "optimizer"  # in the header; earlier versions had none
 SOURCES = "sources"  # likewise
+PLAIN = bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,7 @@ class Checkpoints:
     folder: Path
     identity: Mapping[str, Any]  # plain values: what determines the run's numbers; a checkpoint must say the same
     sources: list[str] = field(default_factory=list)  # of gcr that trained the run, in order; this one's is the last
+    remedy: str = "give what it was made with, or another folder"  # where a checkpoint is of another run
 
     def files(self) -> list[Path]:
         """Newest first."""
@@ -97,10 +105,37 @@ class Checkpoints:
             if there.get(key) != self.identity.get(key)
         ]
         if differences:
-            raise BadInput(
-                f"{file} is of another run ({'; '.join(differences)}); use the options it was made with, "
-                "another --out or --name, or --fresh to start from the beginning"
-            )
+            raise BadInput(f"{file} is of another run ({'; '.join(differences)}); {self.remedy}")
+
+
+def checkpoints_of(
+    folder: str | Path,
+    scenario: Scenario,
+    optimizer: AnyOptimizer,
+    method: Method,
+    policy: Policy | None,
+    seed: int,
+    training: Training,
+    scheduled: bool,
+) -> Checkpoints:
+    """Checkpoints of a run that is given as objects, in a folder that is made."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"checkpoints must be a folder, got {folder} ({error.strerror}); give another") from None
+    identity = {
+        "seed": seed,
+        "method": {"name": method.name} | {name: v for name, v in vars(method).items() if isinstance(v, PLAIN)},
+        "memory": None if policy is None else policy.to_json(),
+        "training": to_mapping(training),
+        "optimizer": {"name": type(optimizer).__name__, "groups": group_numbers(optimizer)},
+        "schedule": scheduled,
+        "tasks": scenario.tasks,
+        "stream": scenario.stream_length,
+        "labels": hashlib.sha256(scenario.train.labels.cpu().numpy().tobytes()).hexdigest()[:16],
+    }
+    return Checkpoints(folder, json.loads(json.dumps(identity)))
 
 
 def copy_from_first(state: RunState, shares: Shares) -> None:

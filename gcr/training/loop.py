@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from gcr.models.recompute_bn import refuse_without_statistics
 from gcr.models.shares import Shares
 from gcr.scenarios import Scenario
 from gcr.settings import BadInput
-from gcr.training.checkpoint import Checkpoints, copy_from_first
+from gcr.training.checkpoint import Checkpoints, checkpoints_of, copy_from_first
 from gcr.training.evaluate import evaluate
 from gcr.training.metrics import summary
 from gcr.training.numerics import computing, resolved, usable_device
@@ -100,7 +101,7 @@ class Run:
         how: How,
         head: str | None = None,
         on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: Checkpoints | str | Path | None = None,
         stop: Callable[[], bool] = lambda: False,
         schedule: Schedule | None = None,
     ) -> None:
@@ -118,7 +119,7 @@ class Run:
         if self.policy is not None:
             method.check_memory(self.policy.buffer, len(scenario.tasks))
             self.policy.check_predictor(method.name, bool(method.predictor))
-        self.on_epoch, self.checkpoints, self.stop, self.schedule = on_epoch, checkpoints, stop, schedule
+        self.on_epoch, self.stop, self.schedule = on_epoch, stop, schedule
         self.precision = resolved(training.precision, self.device)
         self.mode, remark = pick_mode(how.mode, self.device, optimizer)
         self.remarks = [remark] if remark else []
@@ -143,6 +144,11 @@ class Run:
             self.state.net.share(self.shares)
         if self.policy is not None and self.policy.statistics == "memory":
             refuse_without_statistics(self.state.net)
+        if isinstance(checkpoints, str | Path):
+            checkpoints = checkpoints_of(
+                checkpoints, scenario, optimizer, method, self.policy, seed, training, schedule is not None
+            )
+        self.checkpoints = checkpoints
         if checkpoints is not None:
             if extra := set(net.state_dict()).difference(state_tensors(net)):
                 raise BadInput(f"checkpoints hold no extra state of modules, got {min(extra)}; leave checkpoints out")
@@ -370,7 +376,7 @@ def train(
     how: How | str = "cpu",
     head: str | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-    checkpoints: Checkpoints | None = None,
+    checkpoints: Checkpoints | str | Path | None = None,
     schedule: Schedule | None = None,
 ) -> Outcome:
     """Train one run from beginning to end. On a CPU, equal arguments give equal bits.
@@ -380,7 +386,8 @@ def train(
     is chosen; None for methods without memory. ``seed`` decides the order of examples, their views and what is
     replayed. ``training`` is ``Training()`` if not given, online with one epoch. ``how`` may be just a device.
     ``schedule(optimizer, steps)`` makes a learning-rate scheduler for each task, online for each stream; it is stepped
-    after every batch.
+    after every batch. ``checkpoints`` is a folder in which the run is saved as it goes; called again with the same
+    arguments and a new network, ``train`` continues from there.
     """
     how = How(device=how) if isinstance(how, str) else how
     run = Run(

@@ -369,3 +369,58 @@ def test_groups_of_ours_are_as_those_of_torch():
     drop_parameters(optimizer, {*net.parameters()})
     add_parameters(optimizer, [*net[0].parameters()])  # its rates are those of the first group, though that is empty
     assert optimizer.param_groups[-1]["lr"] == 0.1
+
+
+def checkpointed(folder, *, lr=0.05, method=None, memory=12, seed=0, training=TRAINING, schedule=None, **options):
+    net = vit()
+    optimizer = SGD(net.parameters(), lr=lr, momentum=0.9)
+    parts = (make_scenario(), net, optimizer, method or Er(), Policy(buffer=memory), seed, training)
+    return train(*parts, checkpoints=folder, schedule=schedule, **options)
+
+
+def fails_at(number):
+    def on_epoch(epoch):
+        if epoch.steps >= 3 * number:
+            raise OSError("the machine fails")
+
+    return on_epoch
+
+
+def test_train_called_again_continues_from_a_folder(tmp_path):
+    whole = checkpointed(None)
+    folder = tmp_path / "new" / "folder"
+    epochs = []
+    with pytest.raises(OSError, match="the machine fails"):
+        checkpointed(folder, on_epoch=fails_at(4))
+    continued = checkpointed(str(folder), on_epoch=epochs.append)
+    assert 0 < len(epochs) < 6
+    finished = checkpointed(folder, on_epoch=epochs.clear)  # nothing is left to train
+    for outcome in (continued, finished):
+        assert outcome.class_il == whole.class_il
+        for a, b in zip(whole.state.net.parameters(), outcome.state.net.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("other", "field"),
+    [
+        ({"seed": 1}, "seed is 0 there, 1 here"),
+        ({"lr": 0.1}, "optimizer is "),
+        ({"method": Gcr(alpha=0.3)}, "method is "),
+        ({"memory": 13}, "memory is "),
+        ({"training": Training(epochs=3, batch=8)}, "training is "),
+        ({"schedule": SCHEDULES["cosine"]}, "schedule is False there, True here"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+def test_train_does_not_continue_another_run(other, field, tmp_path):
+    with pytest.raises(OSError, match="the machine fails"):
+        checkpointed(tmp_path, on_epoch=fails_at(2))
+    with pytest.raises(BadInput, match=f"is of another run .*{field}.*; give what it was made with, or another folder"):
+        checkpointed(tmp_path, **other)
+
+
+def test_checkpoints_must_be_a_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match=r"checkpoints must be a folder, got .*file"):
+        checkpointed(tmp_path / "file")
