@@ -94,6 +94,8 @@ def update(
     settings = settings.of(classifier)
     old = classifier.classes if classifier else []
     batch = read_batch(new, classifier, settings.holdout, settings.seed, progress)
+    if len(batch.parts.train) == 1 and batch.net_name != "mlp":
+        raise BadInput(f"{new.path} leaves one example to train on, which has no batch statistics; give three or more")
     settings = settings.with_epochs(len(batch.parts.train))
     for note in (*batch.notes, *_remarks(batch, old, settings)):
         say(note)

@@ -112,6 +112,8 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             learner, found = self.learner_, np.union1d(self.classes_, _as_type(found, self.classes_))
             learner.labels.checked(_as_type(y, self.classes_), len(X))  # raises if they are of another type
         learner.learn_labels(found, len(found))
+        if not first:
+            self.classes_ = found  # columns of what the learner predicts, also where its fit is broken off
         learner.fit(X, _as_type(y, found), epochs=epochs, batch=batch, progress=False)
         self.learner_, self.classes_ = learner, found
         return self

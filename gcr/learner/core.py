@@ -37,6 +37,8 @@ from gcr.settings import BadInput
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer, held_parameters
 
+FIXED = frozenset({"net", "method", "optimizer", "augment", "frozen", "head", "seed", "device", "precision", "clip"})
+
 
 class Core:
     """All but the public face; see ``Learner`` for what its arguments mean."""
@@ -73,6 +75,13 @@ class Core:
         self.unfinished = False  # whether a fit was broken off: memory may hold some of its examples
         self.layout: Layout | None = None  # of what the network takes; known from the first batch on
         self.engine: Engine | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """An engine has been made of these: another value would have no effect."""
+        if name in FIXED and self.__dict__.get("engine") is not None:
+            also = ", or change its param_groups" if name == "optimizer" else ""
+            raise BadInput(f"{name} cannot be replaced after the first batch; make a new Learner{also}")
+        super().__setattr__(name, value)
 
     @property
     def classes(self) -> list[Hashable]:

@@ -33,6 +33,7 @@ from gcr.training.sgd import Sgd
 
 L = TypeVar("L", bound=Core)
 NET, EXTRA, MEMORY, OPTIMIZER = "net.", "extra.", "memory.", "optimizer."
+COMPILED = "_orig_mod."  # in the names of a network that torch.compile has wrapped
 
 
 def save(learner: Core, path: str | Path) -> None:
@@ -190,9 +191,13 @@ def _refuse_other(weights: Mapping[str, Any], net: nn.Module, outputs: int | Non
     if wrong:
         name = min(wrong, key=[*own, *weights].index)
         shapes = [_shape(held[name]) if name in held else "nothing" for held in (weights, own)]
+        compiled = [any(COMPILED in one for one in held) for held in (weights, own)]
+        remedy = "build the network as it was when it was saved"
+        if compiled[0] != compiled[1]:
+            remedy = f"give net {'as torch.compile makes it' if compiled[0] else 'without torch.compile'}, as then"
         raise BadInput(
             f"net does not fit the saved state: {name} is {shapes[0]} there, {shapes[1]} in net ({len(wrong)} "
-            "differences in all); build the network as it was when it was saved"
+            f"differences in all); {remedy}"
         )
 
 

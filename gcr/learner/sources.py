@@ -176,4 +176,6 @@ def pair(batch: Any, image: Any, label: str | None) -> tuple[Any, Any]:
         return {name: rest[name] for name in image} if image else rest, batch[label]
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return batch[0] if not isinstance(batch[0], list) else tuple(batch[0]), batch[1]
-    raise BadInput(f"x must give batches (inputs, labels), got {type(batch).__name__}")
+    several = isinstance(batch, list | tuple) and len(batch) > 2
+    got = f"{len(batch)} parts; put inputs together, as ((x1, x2), y)" if several else type(batch).__name__
+    raise BadInput(f"x must give batches (inputs, labels), got {got}")

@@ -167,6 +167,11 @@ class Attached(Network):
             logits = logits_of(self.call(self.net, images))
         finally:
             hook.remove()
+        if not entered:  # what torch.compile made before knows nothing of hooks
+            raise BadInput(
+                f'net gave logits without calling its head "{self.head_name}"; where torch.compile has compiled it, '
+                "call torch.compiler.reset(), or give net before it is used"
+            )
         return Output(entered[-1], logits.float())
 
 

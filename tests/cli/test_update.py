@@ -213,6 +213,18 @@ def test_pictures_that_were_trained_on_are_never_held_out(gcr):
     assert not values_of(classifier.held_out) & values_of(classifier.learner.memory.examples)
 
 
+def test_a_picture_alone_is_refused_before_training(gcr):
+    for folder, name, shades in (("many", "ant", (0, 20, 40)), ("many", "bee", (90, 110)), ("two", "ant", (60, 70))):
+        Path(folder, name).mkdir(parents=True, exist_ok=True)
+        for shade in shades:
+            Image.fromarray(np.full((8, 8), shade, np.uint8)).save(f"{folder}/{name}/{shade}.png")
+    assert gcr("update", "state", "many", "--epochs", "1")[0] == 0
+    code, out, err = gcr("update", "state", "two")
+    assert code == 2
+    assert "two leaves one example to train on, which has no batch statistics; give three or more" in err
+    assert "training" not in out
+
+
 def test_nothing_but_copies_of_held_out_examples(gcr, state):
     classifier = saved.load(StateFolder(state))
     row = np.array(classifier.form.mean) + np.array(classifier.form.std) * classifier.held_out[0].numpy()

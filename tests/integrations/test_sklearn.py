@@ -78,6 +78,22 @@ def test_probabilities_are_in_the_order_of_classes(blobs):
     assert (classifier.predict(x) == y).mean() > 0.95
 
 
+def test_a_class_whose_fit_was_broken_off_has_a_column(blobs, monkeypatch):
+    x, y = blobs
+    later = np.isin(y, ["ant", "bee"])
+    classifier = small().partial_fit(x[~later], y[~later])
+
+    def fit(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gcr.Learner, "fit", fit)
+        with pytest.raises(KeyboardInterrupt):
+            classifier.partial_fit(x[later], y[later])
+    np.testing.assert_allclose(classifier.predict_proba(x).sum(1), 1, rtol=1e-5)
+    assert classifier.partial_fit(x[later], y[later]).score(x, y) > 0.95
+
+
 def test_classes_may_be_named_before_they_come(blobs):
     x, y = blobs
     now = np.isin(y, ["dog", "cat"])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from made_learners import A, B, blobs, mlp
+from made_learners import A, B, blobs, mlp, quick, same_weights
 from PIL import Image
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset
@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 import gcr
 from gcr.learner.inputs import as_rows
 from gcr.learner.labels import Labels
-from gcr.methods import ClsEr, GcrPlus
+from gcr.methods import ClsEr, Er, GcrPlus
 from gcr.settings import BadInput
 
 X, WORDS = blobs([A, B])
@@ -292,3 +292,43 @@ def test_clipping_needs_dense_gradients():
     learner = gcr.Learner(net, memory=20, clip=1.0, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
     with pytest.raises(BadInput, match="clip must be None with sparse gradients"):
         learner.observe(torch.arange(14).reshape(2, 7), ["ant", "bee"])
+
+
+def test_what_an_engine_was_made_of_cannot_be_replaced():
+    learner = gcr.Learner(mlp(), memory=10)
+    learner.optimizer = quick  # before the first batch it counts
+    learner.fit(*blobs([A, B]), epochs=1)
+    with pytest.raises(BadInput, match=r"optimizer cannot be replaced .*, or change its param_groups"):
+        learner.optimizer = torch.optim.SGD(learner.net.parameters(), lr=0.1)
+    with pytest.raises(BadInput, match=r"method cannot be replaced after the first batch; make a new Learner$"):
+        learner.method = Er()
+
+
+def test_a_data_set_of_several_inputs_says_how_they_are_given():
+    x, y = torch.rand(8, 2), torch.zeros(8).long()
+    with pytest.raises(BadInput, match=r"got 3 parts; put inputs together, as \(\(x1, x2\), y\)"):
+        gcr.Learner(mlp(), memory=10).fit(torch.utils.data.TensorDataset(x, x, y))
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, on how it compiles
+def test_a_compiled_network_learns_as_it_would_without_and_says_when_it_cannot(tmp_path):
+    torch.compiler.reset()
+    x, y = blobs([A, B])
+    plain, compiled = mlp(), torch.compile(mlp(), backend="eager")
+    compiled.load_state_dict({f"_orig_mod.{name}": value for name, value in plain.state_dict().items()})
+    learners = [gcr.Learner(net, memory=10).fit(x, y, epochs=2) for net in (plain, compiled)]
+    assert same_weights(plain, compiled._orig_mod)
+    learners[1].save(tmp_path)
+    with pytest.raises(BadInput, match=r"give net as torch\.compile makes it, as then"):
+        gcr.Learner.load(tmp_path, mlp())
+    assert gcr.Learner.load(tmp_path, torch.compile(mlp(), backend="eager")).score(x, y) == learners[1].score(x, y)
+    torch.compiler.reset()
+    used = torch.compile(mlp(), backend="eager")
+    for training in (True, False):
+        used.train(training)
+        for n in (1, 2, 16, 32, 64, 80):
+            used(x[:n])
+    with pytest.raises(BadInput, match=r"without calling its head .* call torch.compiler.reset\(\)"):
+        gcr.Learner(used, memory=10, head="_orig_mod.2").fit(x, y, epochs=1)
+    torch.compiler.reset()
+    gcr.Learner(used, memory=10).fit(x, y, epochs=1)
