@@ -2,11 +2,11 @@
 
 One's own project: ``gcr.Learner``. Experiments: ``gcr.from_arrays``, ``gcr.train``, ``gcr.GCR``, ``gcr.Sgd``,
 ``gcr.Training``. One's own loop: ``gcr.Buffer``. Selection alone: ``gcr.select_coreset``, ``gcr.LastLayerGradients``,
-``gcr.k_centre``, ``gcr.collect``, ``gcr.explain``, ``gcr.CoresetSelector``. A finished run: ``gcr.load_run``. Any
-network that is to predict: ``gcr.recompute_bn``. Errors of what a caller gives: ``gcr.BadInput``. Other frameworks:
-``gcr.sklearn``, ``gcr.avalanche``, ``gcr.lightning``. Modules of parts: ``gcr.methods``, ``gcr.select``,
-``gcr.memory``, ``gcr.augment``, ``gcr.models``, ``gcr.scenarios``, ``gcr.training``. Each is imported when it is first
-used, so that importing the package costs nothing.
+``gcr.k_centre``, ``gcr.collect``, ``gcr.explain``, ``gcr.CoresetSelector``. A finished run: ``gcr.load_run``; what
+``gcr update`` made: ``gcr.load_classifier``. Any network that is to predict: ``gcr.recompute_bn``. Errors of what a
+caller gives: ``gcr.BadInput``. Other frameworks: ``gcr.sklearn``, ``gcr.avalanche``, ``gcr.lightning``. Modules of
+parts: ``gcr.methods``, ``gcr.select``, ``gcr.memory``, ``gcr.augment``, ``gcr.models``, ``gcr.scenarios``,
+``gcr.training``. Each is imported when it is first used, so that importing the package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gcr import scenarios as scenarios
     from gcr import select as select
     from gcr import training as training
+    from gcr.classifier.predict import load_classifier as load_classifier
     from gcr.experiments.variants import GCR as GCR
     from gcr.integrations import avalanche as avalanche
     from gcr.integrations import lightning as lightning
@@ -58,6 +59,7 @@ HOMES = {
     "explain": "gcr.select",
     "from_arrays": "gcr.scenarios",
     "k_centre": "gcr.select.k_centre",
+    "load_classifier": "gcr.classifier.predict",
     "load_run": "gcr.runs.load",
     "per_sample": "gcr.learner",
     "recompute_bn": "gcr.models",

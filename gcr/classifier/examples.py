@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gcr.classifier.sources import FeatureRows, PictureFiles, Source
 from gcr.data.archive import MAX_MEMBER_BYTES
-from gcr.data.pictures import FAINT, BadPicture, Tally, decode, opened
+from gcr.data.pictures import FAINT, BadPicture, Tally, decode, of_picture, opened
 from gcr.data.source import Pixels, times
 from gcr.settings import BadInput, Misfit
 
@@ -123,6 +123,43 @@ def read_examples(source: Source, form: Form, skip_bad: bool, progress: Progress
         mean, std = (np.asarray(values, dtype=np.float32) for values in (form.mean, form.std))
         return Read(torch.from_numpy((source.values - mean) / std), list(range(len(source.values))), source.notes)
     return _read_pictures(source, form, skip_bad, progress)
+
+
+def as_form(x: Any, form: Form) -> Tensor:
+    """Pictures or features that are in memory, as the form wants them: [n, *shape]."""
+    if form.kind == "features":
+        mean, std = (np.asarray(values, dtype=np.float32) for values in (form.mean, form.std))
+        return torch.from_numpy((_columns(x, form.names) - mean) / std)
+    pictures = list(x) if isinstance(x, list | tuple) else [x]
+    if not pictures:
+        raise BadInput("x must have at least one picture, got none")
+    channels, size, _ = form.shape
+    return torch.from_numpy(np.stack([_one_picture(one, n, channels, size) for n, one in enumerate(pictures)]))
+
+
+def _one_picture(picture: Any, number: int, channels: int, size: int) -> Pixels:
+    if isinstance(picture, str | Path):
+        return decode(_content(Path(picture)), str(picture), channels, size)
+    if isinstance(picture, bytes | bytearray | memoryview):
+        return decode(bytes(picture), f"picture {number}", channels, size)
+    if hasattr(picture, "getexif"):
+        return of_picture(picture, f"picture {number}", channels, size)
+    raise BadInput(f"pictures must be paths, bytes or Pillow images, got {type(picture).__name__}")
+
+
+def _columns(x: Any, names: Sequence[str]) -> np.ndarray:
+    """[n, columns], by name where they have names."""
+    if isinstance(x, Mapping) or hasattr(x, "columns"):
+        if missing := [name for name in names if name not in x]:
+            raise BadInput(f"x must have the {len(names)} columns of the classifier, it lacks {missing[0]!r}")
+        x = np.stack([np.asarray(x[name]).reshape(-1) for name in names], axis=1)
+    try:
+        values = np.asarray(x, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise BadInput("x must be numbers, a row an example; gcr predict reads files of features") from None
+    if values.ndim != 2 or values.shape[1] != len(names) or not len(values):
+        raise BadInput(f"x must be [n, {len(names)}], a column for each feature, got {list(values.shape)}")
+    return values
 
 
 def _read_pictures(source: PictureFiles, form: Form, skip_bad: bool, progress: Progress) -> Read:

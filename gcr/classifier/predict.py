@@ -1,4 +1,4 @@
-"""``gcr predict``: the class of every picture or row, with its probability."""
+"""``gcr predict`` and ``gcr.load_classifier``: the class of every picture or row, with its probability."""
 
 from __future__ import annotations
 
@@ -6,16 +6,47 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gcr.classifier.examples import Progress, read_examples
+from gcr.classifier import saved
+from gcr.classifier.examples import Progress, as_form, read_examples
 from gcr.classifier.saved import Classifier, fitting_threads
 from gcr.classifier.sources import FeatureRows, PictureFiles, Source, find_unlabelled
 from gcr.files import write_whole
+from gcr.learner.learner import Learner
+from gcr.learner.state_folder import StateFolder
 from gcr.settings import BadInput
 
 BLOCK = 1024  # pictures in memory at once
+
+
+class LoadedClassifier:
+    """A classifier that ``gcr update`` made. Several threads may call it.
+
+    Pictures are given alone or in a list: paths, bytes of files, or pictures that Pillow has opened. Features are a
+    DataFrame, a dict of columns, or [n, columns] numbers in the order of ``columns``; they are as in the files.
+    """
+
+    def __init__(self, classifier: Classifier) -> None:
+        self._form = classifier.form
+        self.learner: Learner = classifier.learner  # whose predictor() is the network
+        self.classes: list[str] = classifier.classes
+        self.columns: tuple[str, ...] = classifier.form.names  # of features
+
+    def predict(self, x: Any) -> list[str]:
+        """The class of each."""
+        return [self.classes[best] for best in self.predict_proba(x).argmax(1)]
+
+    def predict_proba(self, x: Any) -> np.ndarray:
+        """[n, classes], in the order of ``classes``."""
+        return np.asarray(self.learner.predict_proba(as_form(x, self._form)))
+
+
+def load_classifier(path: str | Path, device: str = "cpu", version: int | None = None) -> LoadedClassifier:
+    """What ``gcr update`` wrote to the folder ``path``: its newest version, or one by its number."""
+    return LoadedClassifier(saved.load(StateFolder(path), device, version))
 
 
 def predict(

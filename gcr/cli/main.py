@@ -96,7 +96,7 @@ def _root(
     ] = False,
     plugin: Annotated[
         list[Path] | None,
-        typer.Option("--plugin", help="Python file with methods or selectors of your own; or GCR_PLUGIN=FILE."),
+        typer.Option("--plugin", help="File with methods, selectors or networks of your own; or GCR_PLUGIN=FILE."),
     ] = None,
 ) -> None:
     if plugin:

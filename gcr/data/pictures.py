@@ -70,23 +70,43 @@ def decode(data: bytes, name: str, channels: int = 3, size: int = 0, upright: bo
 
     ``upright`` turns it as its EXIF data say. Official sets are read without, as everywhere, so that figures compare.
     """
-    from PIL import Image, UnidentifiedImageError
-
     if not data:
         raise BadPicture(name, "empty file")
+    with _named(name), opened(data) as picture:
+        return _pixels(picture, name, channels, size, upright)
+
+
+def of_picture(picture: Any, name: str, channels: int = 3, size: int = 0) -> Pixels:
+    """As ``decode``, of one that Pillow has opened already."""
+    with _named(name):
+        _check_pixels(picture, name, MAX_PIXELS)
+        own = picture.copy()
+        own.format = picture.format
+        return _pixels(own, name, channels, size, upright=True)
+
+
+def _pixels(picture: Any, name: str, channels: int, size: int, upright: bool) -> Pixels:
+    _check_pixels(picture, name, MAX_PIXELS)
+    if size:
+        picture.draft(None, (2 * size, 2 * size))  # a JPEG many times too large is decoded at a lower scale
+    _check_pixels(picture, name, MAX_DECODED)
+    with IN_MEMORY.room_for(picture.width * picture.height):
+        if upright:
+            _turn(picture)
+        plain: Any = _opaque(_eight_bits(picture, name)).convert("RGB" if channels == 3 else "L")
+        if size:
+            plain = _square(plain, size)
+        pixels = np.asarray(plain, dtype=np.uint8)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """What Pillow says of a picture that it cannot read, with its name."""
+    from PIL import Image, UnidentifiedImageError
+
     try:
-        with opened(data) as picture:
-            _check_pixels(picture, name, MAX_PIXELS)
-            if size:
-                picture.draft(None, (2 * size, 2 * size))  # a JPEG many times too large is decoded at a lower scale
-            _check_pixels(picture, name, MAX_DECODED)
-            with IN_MEMORY.room_for(picture.width * picture.height):
-                if upright:
-                    _turn(picture)
-                plain: Any = _opaque(_eight_bits(picture, name)).convert("RGB" if channels == 3 else "L")
-                if size:
-                    plain = _square(plain, size)
-                pixels = np.asarray(plain, dtype=np.uint8)
+        yield
     except BadInput:
         raise
     except UnidentifiedImageError:
@@ -95,7 +115,6 @@ def decode(data: bytes, name: str, channels: int = 3, size: int = 0, upright: bo
         raise BadPicture(name, f"more than {MAX_PIXELS} pixels; at most so many are read") from None
     except Exception as error:  # Pillow raises many kinds for damaged pictures
         raise BadPicture(name, str(error) or type(error).__name__) from None
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 
 class _InMemory:

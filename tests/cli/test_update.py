@@ -22,11 +22,13 @@ from PIL import Image
 
 from gcr.classifier import saved
 from gcr.classifier.examples import read_examples
+from gcr.classifier.predict import load_classifier
 from gcr.classifier.sources import find_unlabelled
 from gcr.cli import update as commands
 from gcr.cli.main import run_cli
 from gcr.learner import state_folder
 from gcr.learner.state_folder import StateFolder
+from gcr.settings import BadInput
 
 CENTRES = {"ant": (0, 0), "bee": (4, 0), "cow": (0, 4), "dog": (4, 4)}
 
@@ -106,6 +108,68 @@ def test_predictions_of_rows(gcr, state):
     assert all(0.5 < float(row["probability"]) <= 1 for row in rows)
     code, out, _ = gcr("predict", "state", "ask.csv")
     assert (code, out) == (0, Path("deep/predictions.csv").read_text())
+
+
+class Frame:
+    """What counts of a DataFrame: ``len`` is that of its rows, ``in`` asks for a column."""
+
+    def __init__(self, columns):
+        self.columns, self.series = list(columns), columns
+
+    def __contains__(self, name):
+        return name in self.columns
+
+    def __getitem__(self, name):
+        return np.array(self.series[name])
+
+
+def test_a_classifier_of_features_in_python(gcr, state):
+    Path("ask.csv").write_text("y,x\n0.1,0\n0,4.2\n3,1\n")
+    asked = [row.split(",") for row in gcr("predict", "state", "ask.csv")[1].splitlines()[1:]]
+    classifier = load_classifier("state")
+    assert (classifier.classes, classifier.columns) == (["ant", "bee"], ("x", "y"))
+    columns = {"y": [0.1, 0.0, 3.0], "more": [1, 2, 3], "x": [0.0, 4.2, 1.0]}
+    for given in (columns, Frame(columns), [[0.0, 0.1], [4.2, 0.0], [1.0, 3.0]]):
+        assert classifier.predict(given) == [label for *_, label, _ in asked]
+        best = classifier.predict_proba(given).max(1)
+        assert [f"{share:.4f}" for share in best] == [share for *_, share in asked]
+    for given, message in (
+        ({"x": [1.0]}, "must have the 2 columns of the classifier, it lacks 'y'"),
+        ([[1.0]], r"must be \[n, 2\], a column for each feature, got \[1, 1\]"),
+        ("ask.csv", "must be numbers"),
+        ([[1.0, float("nan")]], "must be finite"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            classifier.predict(given)
+
+
+def test_a_classifier_of_pictures_in_python(gcr):
+    rng = np.random.default_rng(0)
+    for name, shade in (("ant", 0), ("bee", 128)):
+        Path("new", name).mkdir(parents=True)
+        for number in range(6):
+            pixels = (shade + rng.integers(0, 100, (12, 20, 3))).astype(np.uint8)
+            Image.fromarray(pixels).save(f"new/{name}/{number}.png")
+    assert gcr("update", "state", "new", "--size", "8", "--epochs", "4")[0] == 0
+    files = sorted(Path("new").rglob("*.png"))
+    asked = [row.split(",") for row in gcr("predict", "state", *files)[1].splitlines()[1:]]
+    classifier = load_classifier("state")
+    shares = classifier.predict_proba(files)
+    assert [[label, f"{share:.4f}"] for label, share in zip(classifier.predict(files), shares.max(1), strict=True)] == [
+        row[1:] for row in asked
+    ]
+    for given in ([file.read_bytes() for file in files], [Image.open(file) for file in files], [*map(str, files)]):
+        np.testing.assert_array_equal(classifier.predict_proba(given), shares)
+    assert classifier.predict(files[0]) == classifier.predict(files)[:1]
+    assert classifier.learner.predictor()(torch.rand(2, 3, 8, 8)).shape == (2, 2)
+    for given, message in (
+        ([], "at least one picture"),
+        (b"nothing", "picture 0 cannot be read as a picture"),
+        ("none.png", "none.png cannot be read as a picture"),
+        (np.zeros((8, 8, 3)), "paths, bytes or Pillow images, got ndarray"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            classifier.predict(given)
 
 
 def test_a_page_of_features(gcr, state):
