@@ -2,11 +2,15 @@
 
 import gzip
 import json
+import shutil
 
+import made_data
 import pytest
 from made_runs import add_epoch, experiment_of, link_files, put_run, put_unfinished, square
 
 from gcr.cli.main import run_cli
+from gcr.data.source import Part, Source
+from gcr.data.writing import write_set
 from gcr.report.live import LivePage
 from gcr.runs.folder import AGAIN
 from gcr.runs.packed import read_packed
@@ -98,6 +102,41 @@ def test_experiments_of_one_name_are_told_apart_when_trained_again(gcr, tmp_path
     _, shown, _ = gcr("results", "repeat", tmp_path / "runs", "--out", tmp_path / "again", "--processes", 1)
     assert "clean/seq-digits-er" in shown
     assert "noisy/seq-digits-er" in shown
+
+
+def write_birds(n_classes):
+    parts = [Part.of(*made_data.examples(2, n_classes, (1, 8, 8), seed=seed)) for seed in range(2)]
+    write_set("birds", "made", Source(*parts, (1, 8, 8), tuple(f"bird{n}" for n in range(n_classes))))
+
+
+@pytest.mark.parametrize("now", ["removed", "with more classes", "damaged"])
+def test_results_on_own_data_are_read_without_it(gcr, cache, tmp_path, now):
+    write_birds(6)
+    out, file, again = tmp_path / "runs", tmp_path / "birds.jsonl.gz", tmp_path / "again.jsonl.gz"
+    for method, value in (("er", 50.0), ("gcr", 60.0)):
+        put_run(out, experiment_of(method, scenario="birds", buffer=8, tasks=3), square(value, 3), memory=True)
+    assert gcr("results", "pack", out, file)[0] == 0
+    both = [out / f"birds-{method}-k8" for method in ("er", "gcr")]
+    asked = [("table", out), ("table", file), ("results", "list", file), ("compare", *both)]
+    before = [gcr(*words) for words in asked]
+    if now == "damaged":
+        (cache / "birds/about.json").write_text("{")
+    else:
+        shutil.rmtree(cache / "birds")
+    if now == "with more classes":
+        write_birds(9)
+    assert [gcr(*words) for words in asked] == before
+    assert all(done[0] == 0 for done in before)
+    for words in (("verify", out), ("verify", file), ("report", out), ("results", "pack", out, again)):
+        assert gcr(*words)[0] == 0, words
+    assert again.read_bytes() == file.read_bytes()
+    said = {
+        "removed": 'unknown scenario "birds"',
+        "with more classes": "buffer must be >= 9, the number of classes of birds, got 8",
+        "damaged": "about.json is damaged",
+    }
+    refused(gcr("results", "repeat", file, "--out", tmp_path / "repeat"), said[now])
+    refused(gcr("run", "birds", "--method", "er", "--buffer", 8, "--out", tmp_path / "more"), said[now])
 
 
 def test_seeds_to_repeat_that_are_not_there(runs, gcr, tmp_path):
