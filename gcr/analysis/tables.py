@@ -14,7 +14,7 @@ from gcr.experiments.names import short_names
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
 MEMORY = "memory_bytes"  # may be asked for too; it has no protocol
-MEASURED = ("stream.", "training.", "model")  # settings that decide what is measured, whatever the method
+SHARED = ("stream.", "training.", "optimizer.", "model")  # settings that rows of any method are taken to have alike
 NUMERICS = "training.precision"  # but for this one
 VALIDATION = "stream.validation"
 NAMED = ("scenario", "stream.online", "method.name", "selector.name", "memory.buffer", "seed")  # columns of their own
@@ -135,13 +135,13 @@ def row_names(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
 
 
 def _unlike(groups: Sequence[Group]) -> set[str]:
-    """Settings of stream, model and training that differ between rows of one table. A method that ignores a setting
-    does not differ in it."""
+    """Settings of stream, model, training and optimizer that differ between rows of one table. A method that ignores
+    a setting does not differ in it."""
     values: dict[str, set[str]] = {}
     for group in groups:
         ignored = unused_by(type(group.experiment.method))
         for key, value in group.experiment.settings.items():
-            if key.startswith(MEASURED) and key != NUMERICS and key not in ignored:
+            if key.startswith(SHARED) and key != NUMERICS and key not in ignored:
                 values.setdefault(key, set()).add(str(value))
     return {key for key, found in values.items() if len(found) > 1}
 

@@ -13,6 +13,7 @@ from gcr.analysis.formats import LATEX_SIGNS, Entry, Sheet, comma_separated, lat
 from gcr.analysis.load import read_runs
 from gcr.analysis.tables import columns, records, seed_records, sheets, table
 from gcr.experiments.experiment import compose
+from gcr.report.build import render
 from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
 
@@ -135,7 +136,7 @@ def test_what_decides_the_measure_is_told_of_any_method(tmp_path):
     names = [
         "er (validation=0.2)",
         "der++",
-        "gcr (tasks=2, label_noise=0.4)",
+        "gcr (tasks=2, label_noise=0.4, lr=0.3)",
         "gcr+ (class_order=3, model=mlp, repeats=2)",
     ]
     assert [row[0] for row in table(groups)] == names
@@ -173,9 +174,33 @@ def test_methods_have_defaults_of_their_own_and_ignore_settings(tmp_path):
     put(tmp_path, "joint", 0, 10.0, online=True)
     put(tmp_path, "er", 0, 10.0, online=True, lr=0.3)
     put(tmp_path, "icarl", 0, 10.0, online=True)
-    assert {row[0] for row in table(read_runs(tmp_path).groups)} == {"joint", "icarl", "er"}
+    assert {row[0] for row in table(read_runs(tmp_path).groups)} == {"joint", "icarl", "er (lr=0.3)"}
     put(tmp_path, "gcr", 0, 10.0, online=True, stream=200)
-    assert {row[0] for row in table(read_runs(tmp_path).groups)} == {"joint", "icarl", "er", "gcr (stream=200)"}
+    found = {row[0] for row in table(read_runs(tmp_path).groups)}
+    assert found == {"joint", "icarl", "er (lr=0.3)", "gcr (stream=200)"}
+
+
+def test_optimizers_that_differ_between_methods_are_told(tmp_path):
+    for method, changed in (
+        ("er", {}),
+        ("der++", {"lr": 0.03}),
+        ("gcr", {"momentum": 0.9, "weight_decay": 1e-4}),
+        ("gcr+", {"optimizer": "adamw", "lr": 0.001}),
+    ):
+        put(tmp_path, method, 0, 10.0, **changed)
+    names = [
+        "er",
+        "der++ (lr=0.03)",
+        "gcr (momentum=0.9, weight_decay=0.0001)",
+        "gcr+ (optimizer=adamw, lr=0.001)",
+    ]
+    groups = read_runs(tmp_path).groups
+    assert [row[0] for row in table(groups)] == names
+    page = render(groups)
+    assert all(name in page for name in names)
+    for method in ("er", "gcr"):
+        put(tmp_path / "alike", method, 0, 10.0, lr=0.03, momentum=0.9)
+    assert [row[0] for row in table(read_runs(tmp_path / "alike").groups)] == ["er", "gcr"]
 
 
 def test_each_table_tells_what_differs_in_it(tmp_path):
