@@ -195,6 +195,33 @@ def test_merging(runs, gcr, tmp_path):
     refused(gcr("results", "pack", runs, tmp_path / "other", whole), "seed-0 is there twice", "--replace")
 
 
+def test_a_run_that_was_trained_twice_with_equal_numbers_counts_once(gcr, tmp_path):
+    """Each time it took other seconds, and one copy has metrics."""
+    first, again, file = tmp_path / "first", tmp_path / "again", tmp_path / "both.jsonl.gz"
+    for seed in range(2):
+        put_run(first, experiment_of("er", seed=seed), square(50.0), finished="2026-01-01", peak_bytes=10)
+    add_epoch(twice := put_run(again, experiment_of("er"), square(50.0), seconds=3.0, finished="2026-02-02"), 0)
+    link_files(twice)
+    for sources in ((first, again), (again, first), (first, again, again)):
+        code, printed, _ = gcr("results", "pack", *sources, file, "--metrics", "--force")
+        assert (code, "2 runs, " in printed) == (0, True)
+        packed, _ = read_packed(file)
+        assert [run.name for run in packed] == ["seq-digits-er-k20/seed-0", "seq-digits-er-k20/seed-1"]
+        assert [len(run.metrics()) for run in packed] == [1, 0]
+    assert gcr("results", "pack", first, again, file, "--force")[0] == 0
+    assert [run.result()["seconds"] for run in read_packed(file)[0]] == [2.0, 2.0]  # the first
+    assert ", 1 replaced, " in gcr("results", "pack", first, again, file, "--force", "--replace")[1]
+    assert [run.result()["seconds"] for run in read_packed(file)[0]] == [3.0, 2.0]
+    for name, changed in (
+        ("other experiment", experiment_of("er", lr=0.5)),
+        ("other matrix", experiment_of("er")),
+        ("other data", experiment_of("er")),
+    ):
+        more = {"data": "d" * 16} if name == "other data" else {}
+        put_run(tmp_path / name, changed, square(50.5 if name == "other matrix" else 50.0), **more)
+        refused(gcr("results", "pack", first, tmp_path / name, file, "--force"), "seed-0 is there twice", "--replace")
+
+
 def test_the_last_source_replaces_a_run(runs, gcr, tmp_path):
     old, new = tmp_path / "old.jsonl.gz", tmp_path / "new.jsonl.gz"
     assert gcr("results", "pack", runs, old)[0] == 0
