@@ -58,8 +58,9 @@ def sheets(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence
     ]
 
 
-def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[str, object]]:
-    """The same for CSV: a line per group, protocol and metric, with numbers in full."""
+def records(groups: list[Group], metrics: Sequence[str] = SHOWN, seeds: bool = False) -> list[dict[str, object]]:
+    """The same for CSV: a line per group, protocol and metric, with numbers in full. For JSON with the list of
+    ``seeds``, which CSV counts alone."""
     lines: list[dict[str, object]] = []
     for members in by_scenario(groups).values():
         for name, group in zip(row_names(members), members, strict=True):
@@ -70,6 +71,7 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
                 "method": name,
                 "buffer": group.buffer,
             }
+            about |= {"seeds": group.seeds} if seeds else {}
             for protocol, metric in _measures(metrics):
                 found = group.spread(protocol, metric)
                 lines.append(
@@ -85,7 +87,7 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
 
 
 def seed_records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[str, object]]:
-    """For CSV: a line per run, protocol and metric, with every setting that is not the same in all groups."""
+    """For CSV and JSON: a line per run, protocol and metric, with every setting that is not the same in all groups."""
     described = [group.experiment.settings for group in groups]
     keys = dict.fromkeys(key for settings in described for key in settings if key not in NAMED)
     varying = [key for key in keys if len({str(settings.get(key)) for settings in described}) > 1]

@@ -3,13 +3,14 @@
 import csv
 import io
 import json
+import math
 import re
 import shutil
 
 import pytest
 from made_runs import experiment_of, put_run, square
 
-from gcr.analysis.formats import LATEX_SIGNS, Entry, Sheet, comma_separated, latex, markdown
+from gcr.analysis.formats import LATEX_SIGNS, Entry, Sheet, comma_separated, json_rows, latex, markdown
 from gcr.analysis.load import read_runs
 from gcr.analysis.tables import columns, records, seed_records, sheets, table
 from gcr.experiments.experiment import compose
@@ -270,6 +271,9 @@ def test_sheets_and_records(tmp_path):
         "diverged": 0,
     }
     assert lines[1]["mean"] is None  # these runs have no any-time accuracy
+    told = json.loads(json_rows(records(groups, ["accuracy", "anytime"], seeds=True)))
+    assert [{key: row[key] for key in row if key != "seeds"} for row in told] == lines
+    assert [row["seeds"] for row in told] == [[0, 1]] * 4 + [[0]] * 4
 
 
 def test_bytes_of_memory_are_a_column(tmp_path):
@@ -462,6 +466,15 @@ def test_latex_escapes_all_text():
 
 def test_latex_escapes_every_special_sign():
     assert set("\\{}$&#%_^~") <= LATEX_SIGNS.keys()
+
+
+def test_json_reads_back():
+    records = [{"name": 'a,"b"\n\x1b[31m', "mean": 0.1 + 0.2, "sem": None, "effect": -math.inf}, {"name": "é"}]
+    text = json_rows(records)
+    assert json.loads(text) == [records[0] | {"effect": None}, records[1]]
+    assert len(text.splitlines()) == 4
+    assert text.replace("\n", "").isprintable()
+    assert json.loads(json_rows([])) == []
 
 
 def test_csv_reads_back():

@@ -50,7 +50,7 @@ def test_tables_of_packed_runs_are_those_of_their_folders(runs, gcr, tmp_path):
     code, printed, _ = gcr("results", "pack", runs, file)
     assert code == 0
     assert printed.strip() == f"{file}: 6 runs, {file.stat().st_size:,} bytes"
-    for more in ([], ["--format", "csv"], ["--method", "er"], ["--paper", "offline-accuracy"]):
+    for more in ([], ["--format", "csv"], ["--format", "json"], ["--method", "er"], ["--paper", "offline-accuracy"]):
         table = gcr("table", runs, *more)
         assert table[0] == 0
         assert gcr("table", file, *more) == table
@@ -66,8 +66,27 @@ def test_a_table_of_single_runs(runs, gcr):
     assert lines[0].startswith("path,seed,scenario,regime,method,buffer,")
     assert lines[0].endswith(",protocol,metric,value")
     assert len(lines) == 1 + 6 * 2
-    refused(gcr("table", runs, "--per-seed"), "--per-seed needs --format csv")
+    told = json.loads(gcr("table", runs, "--format", "json", "--per-seed", "--metrics", "accuracy")[1])
+    named = [(method, seed) for method in ("er", "gcr") for seed in range(3)]
+    assert [(row["method"], row["seed"]) for row in told[::2]] == named
+    assert told[0]["value"] == 50.0
+    refused(gcr("table", runs, "--per-seed"), "--per-seed needs --format csv or json")
     refused(gcr("table", runs, "--per-seed", "--format", "csv", "--paper", "offline-accuracy"), "excludes --paper")
+
+
+def test_a_table_and_a_comparison_as_json(runs, gcr):
+    code, printed, _ = gcr("table", runs, "--format", "json", "--metrics", "accuracy,anytime")
+    row = json.loads(printed)[0]
+    assert code == 0
+    assert row.pop("sem") == pytest.approx(3**-0.5)
+    assert row == {
+        "scenario": "seq-digits", "regime": "offline", "method": "er", "buffer": 20, "seeds": [0, 1, 2],
+        "protocol": "class-il", "metric": "accuracy", "mean": 51.0, "n": 3, "diverged": 0,
+    }  # fmt: skip
+    names = [runs / f"seq-digits-{method}-k20" for method in ("er", "gcr")]
+    row = json.loads(gcr("compare", *names, "--format", "json")[1])[0]
+    assert (row["difference"], row["sem"], row["effect"]) == (-10.0, 0.0, None)  # infinite
+    refused(gcr("table", runs, "--format", "jason"), 'unknown format "jason" (did you mean "json"?)')
 
 
 def test_runs_are_trained_again_and_compared(gcr, tmp_path):
