@@ -120,7 +120,7 @@ def made_with(results: Iterable[dict[str, Any]]) -> str:
 
 
 def records(found: Sequence[Line]) -> list[dict[str, object]]:
-    """The same for CSV, with numbers in full and the 95% interval of the difference."""
+    """The same for CSV and JSON, with numbers in full and the 95% interval of the difference."""
     return [
         {
             "protocol": PROTOCOLS[line.protocol].lower(),

@@ -1,4 +1,4 @@
-"""Tables as text: Markdown, LaTeX with booktabs, CSV. The terminal's are drawn by the command line.
+"""Tables as text: Markdown, LaTeX with booktabs, CSV, JSON. The terminal's are drawn by the command line.
 
 >>> sheet = Sheet("a|b: percent", ["method", "K"], [[Entry("gcr"), Entry("12.0 ± 0.1", bold=True)]])
 >>> print(markdown([sheet]))
@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-FORMATS = ("terminal", "markdown", "csv", "latex")
+FORMATS = ("terminal", "markdown", "csv", "json", "latex")
+OF_RECORDS = ("csv", "json")  # those made of records, with numbers in full and without notes
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,22 @@ def comma_separated(records: Sequence[Mapping[str, object]]) -> str:
         writer.writeheader()
         writer.writerows(records)
     return file.getvalue()
+
+
+def json_rows(records: Sequence[Mapping[str, object]]) -> str:
+    """A JSON array with an object per record, each a line; what is not there, or not finite, is null.
+
+    >>> print(json_rows([{"method": "er", "mean": 12.5, "sem": None, "effect": math.inf}]), end="")
+    [
+    {"method": "er", "mean": 12.5, "sem": null, "effect": null}
+    ]
+    """
+    rows = [{key: None if _not_finite(value) else value for key, value in record.items()} for record in records]
+    return "[\n" + ",\n".join(json.dumps(row, allow_nan=False) for row in rows) + "\n]\n"
+
+
+def _not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _markdown_row(cells: Iterable[str]) -> str:

@@ -14,6 +14,8 @@ from gcr.runs.folder import RunFolder, wrong_file
 from gcr.runs.packed import SUFFIX, PackedRun, packed_bytes, split_path
 from gcr.settings import BadInput
 
+NUMBERS = ("class_il", "task_il", "steps", "selections", "memory_bytes", "data", "plugins")  # of a result
+
 
 @dataclass(frozen=True)
 class Packed:
@@ -26,16 +28,17 @@ class Packed:
 def pack_runs(paths: Sequence[Path], metrics: bool = False, replace: bool = False) -> Packed:
     """Experiments and results of all runs at ``paths``, with ``metrics`` those of every epoch, and why others diverged.
 
-    With ``replace``, a run that is there twice counts as the last of ``paths`` has it.
+    A run that is there twice with the same numbers counts once. With ``replace``, any that is there twice counts as the
+    last of ``paths`` has it.
     """
     lines: dict[str, dict[str, Any]] = {}
     diverged: dict[str, str] = {}
     sources, n_replaced = [], 0
     for path in paths:
-        before = len(files.unchecked)
+        n_unchecked = len(files.unchecked)
         sources.append(read_runs(path))
         diverged |= {name_below(run, path): str(run.failure) for run in sources[-1].diverged}
-        unchecked = {Path(file).parent for file in files.unchecked[before:]}
+        unchecked = {Path(file).parent for file in files.unchecked[n_unchecked:]}
         for run in (run for group in sources[-1].groups for run in group.runs):
             name = name_below(run, path)
             result = {key: value for key, value in run.result().items() if key != "files"}  # which stay behind
@@ -48,14 +51,29 @@ def pack_runs(paths: Sequence[Path], metrics: bool = False, replace: bool = Fals
                 except BadInput as error:
                     file = run.path / "metrics.jsonl"
                     sources[-1].unreadable.append(Unreadable(file, brief(error), "its run is packed without it"))
-            if lines.setdefault(name, line) != line:
-                if not replace:
-                    remedy = "leave one out, or give --replace to take it from the last"
-                    raise BadInput(f"{name} is there twice with different contents, last in {path}; {remedy}")
+            before = lines.setdefault(name, line)
+            if not replace and not _equal_numbers(before, line):
+                remedy = "leave one out, or give --replace to take it from the last"
+                raise BadInput(f"{name} is there twice with different contents, last in {path}; {remedy}")
+            if replace or _says_more(line, before):
                 lines[name] = line
-                n_replaced += 1
+                n_replaced += before != line and replace
     diverged = {name: why for name, why in diverged.items() if name not in lines}  # was trained again since
     return Packed(packed_bytes(lines.items(), diverged), len(lines), n_replaced, sources)
+
+
+def _equal_numbers(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two lines are of one experiment with one outcome, whenever and wherever each was trained."""
+    results = one["result"], other["result"]
+    return bool(one["experiment"] == other["experiment"]) and all(
+        results[0].get(key) == results[1].get(key) for key in NUMBERS
+    )
+
+
+def _says_more(line: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Whether only it was checked; or else, whether only it has metrics."""
+    told = [("unchecked" not in one, "metrics" in one) for one in (line, before)]
+    return told[0] > told[1]
 
 
 def _metrics(run: StoredRun) -> list[Any]:

@@ -14,7 +14,7 @@ from gcr.experiments.names import short_names
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
 MEMORY = "memory_bytes"  # may be asked for too; it has no protocol
-MEASURED = ("stream.", "training.", "model")  # settings that decide what is measured, whatever the method
+SHARED = ("stream.", "training.", "optimizer.", "model")  # settings that rows of any method are taken to have alike
 NUMERICS = "training.precision"  # but for this one
 VALIDATION = "stream.validation"
 NAMED = ("scenario", "stream.online", "method.name", "selector.name", "memory.buffer", "seed")  # columns of their own
@@ -58,8 +58,9 @@ def sheets(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence
     ]
 
 
-def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[str, object]]:
-    """The same for CSV: a line per group, protocol and metric, with numbers in full."""
+def records(groups: list[Group], metrics: Sequence[str] = SHOWN, seeds: bool = False) -> list[dict[str, object]]:
+    """The same for CSV: a line per group, protocol and metric, with numbers in full. For JSON with the list of
+    ``seeds``, which CSV counts alone."""
     lines: list[dict[str, object]] = []
     for members in by_scenario(groups).values():
         for name, group in zip(row_names(members), members, strict=True):
@@ -70,6 +71,7 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
                 "method": name,
                 "buffer": group.buffer,
             }
+            about |= {"seeds": group.seeds} if seeds else {}
             for protocol, metric in _measures(metrics):
                 found = group.spread(protocol, metric)
                 lines.append(
@@ -85,7 +87,7 @@ def records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[st
 
 
 def seed_records(groups: list[Group], metrics: Sequence[str] = SHOWN) -> list[dict[str, object]]:
-    """For CSV: a line per run, protocol and metric, with every setting that is not the same in all groups."""
+    """For CSV and JSON: a line per run, protocol and metric, with every setting that is not the same in all groups."""
     described = [group.experiment.settings for group in groups]
     keys = dict.fromkeys(key for settings in described for key in settings if key not in NAMED)
     varying = [key for key in keys if len({str(settings.get(key)) for settings in described}) > 1]
@@ -135,13 +137,13 @@ def row_names(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
 
 
 def _unlike(groups: Sequence[Group]) -> set[str]:
-    """Settings of stream, model and training that differ between rows of one table. A method that ignores a setting
-    does not differ in it."""
+    """Settings of stream, model, training and optimizer that differ between rows of one table. A method that ignores
+    a setting does not differ in it."""
     values: dict[str, set[str]] = {}
     for group in groups:
         ignored = unused_by(type(group.experiment.method))
         for key, value in group.experiment.settings.items():
-            if key.startswith(MEASURED) and key != NUMERICS and key not in ignored:
+            if key.startswith(SHARED) and key != NUMERICS and key not in ignored:
                 values.setdefault(key, set()).add(str(value))
     return {key for key, found in values.items() if len(found) > 1}
 

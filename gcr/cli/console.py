@@ -157,6 +157,8 @@ def print_table(form: str, sheets: Sequence[Sheet], records: Sequence[Mapping[st
         print_sheets(sheets, notes)
     elif form == "csv":
         write(formats.comma_separated(records))
+    elif form == "json":
+        write(formats.json_rows(records))
     else:
         write({"markdown": formats.markdown, "latex": formats.latex}[form](sheets, notes))
 

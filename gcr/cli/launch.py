@@ -127,12 +127,14 @@ def check_ready(experiments: Sequence[Experiment], how: Execution, needs: set[st
     check_engine(how)
     if how.engine == "local":  # what the nodes of a cluster have is theirs to say
         pick_mode(how.mode, pick_device(how.device))
-    names = {experiment.scenario for experiment in experiments}
-    for needed in {library for name in names for library in entry(name).needs} | needs:
+    about = {name: entry(name) for name in sorted({experiment.scenario for experiment in experiments})}
+    for needed in {library for one in about.values() for library in one.needs} | needs:
         if importlib.util.find_spec(needed) is None:
             raise BadInput(f"this needs the library {needed}; install it with pip")
-    for name in sorted(names):
-        entry(name).check_present()
+    for one in about.values():
+        one.check_present()
+    for experiment in experiments:
+        experiment.check_classes(about[experiment.scenario])
 
 
 def memory_line(experiments: Sequence[Experiment]) -> str:

@@ -283,7 +283,7 @@ def table(
         str | None, typer.Option("--paper", help="A table of the paper to compare the runs with, as offline-accuracy.")
     ] = None,
     per_seed: Annotated[
-        bool, typer.Option("--per-seed", help="With --format csv: a line per run and metric, with the settings.")
+        bool, typer.Option("--per-seed", help="With --format csv or json: one for each run and metric, with settings.")
     ] = False,
 ) -> None:
     """Mean ± SEM over seeds for all finished runs below a folder; or next to a table of the paper.
@@ -295,16 +295,20 @@ def table(
     `gcr table runs --paper offline-accuracy --buffer 500 --format markdown`
 
     `gcr table runs --format csv --per-seed > runs.csv`
+
+    `gcr table runs --format json > runs.json`
     """
     from gcr.analysis import tables
+    from gcr.analysis.formats import OF_RECORDS
     from gcr.analysis.load import read_runs
     from gcr.paper import compare_to_paper
     from gcr.paper.plan import Request, asked_table
 
     names = _metrics(metrics, tables.MEMORY)
     check_format(form)
-    if per_seed and (form != "csv" or paper is not None):
-        raise BadInput("--per-seed needs --format csv, and excludes --paper")
+    numbers = form in OF_RECORDS
+    if per_seed and (not numbers or paper is not None):
+        raise BadInput("--per-seed needs --format csv or json, and excludes --paper")
     only = read_words("scenario", scenario), read_words("method", method), read_buffers(buffer)
     asked = asked_table(Request(paper, *only)) if paper is not None else None
     if asked is not None and tuple(names) != tables.SHOWN:
@@ -315,12 +319,14 @@ def table(
     warn_of_unreadable(runs)
     if asked is None:
         runs = runs.only(*only)
-        numbers = form == "csv"
         if numbers:
             warn_of_diverged(runs)
         sheets = [] if numbers else tables.sheets(runs.groups, names)
-        make_records = tables.seed_records if per_seed else tables.records
-        records, notes = make_records(runs.groups, names) if numbers else [], runs.notes
+        records, notes = [], runs.notes
+        if numbers and per_seed:
+            records = tables.seed_records(runs.groups, names)
+        elif numbers:
+            records = tables.records(runs.groups, names, seeds=form == "json")
     else:
         found = compare_to_paper.compare(runs.groups, asked)
         shown = replace(runs, groups=[g for g in runs.groups if any(row.group is g for row in found.rows)])

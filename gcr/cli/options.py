@@ -49,7 +49,7 @@ VariantOption = Annotated[
 NoModelOption = Annotated[
     bool, typer.Option("--no-model", help="Keep no network (model.safetensors) of finished runs.")
 ]
-FormatOption = Annotated[str, typer.Option("--format", help="terminal, markdown, csv or latex.")]
+FormatOption = Annotated[str, typer.Option("--format", help="terminal, markdown, csv, json or latex.")]
 MetricsOption = Annotated[
     str,
     typer.Option(

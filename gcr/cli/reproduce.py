@@ -142,7 +142,14 @@ def sweep(
         str, typer.Option("--grid", help="paper, or a TOML file with a list per setting, as lr = [0.01, 0.03].")
     ] = "paper",
     seeds: Annotated[str, typer.Option("--seeds", help="Of the trials, as 0,1,2 or 0-4.")] = "0",
-    metric: Annotated[str, typer.Option("--metric", help="Choose by class-il, task-il, or both apart.")] = "both",
+    metric: Annotated[
+        str,
+        typer.Option(
+            "--metric",
+            help="Choose by class-il, task-il, or both apart; by accuracy (at the end) or anytime. Together as "
+            "class-il,anytime.",
+        ),
+    ] = "both",
     final_seeds: Annotated[
         str | None,
         typer.Option(
@@ -171,20 +178,23 @@ def sweep(
     Every trial is a run folder below OUT/trials; the choice and its runners-up are in OUT/sweep-*.json. A trial that
     diverges has lost; of equal means, the first in the order of the grid wins. The same command continues.
 
-    Example: `gcr sweep seq-digits --method er --buffer 50 --grid mine.toml --seeds 0,1 --final-seeds 2-6`
+    Examples:
+
+    `gcr sweep seq-digits --method er --buffer 50 --grid mine.toml --seeds 0,1 --final-seeds 2-6`
+
+    `gcr sweep seq-cifar10 --method gcr --online --metric anytime`
     """
     from gcr.cli import reproducing
-    from gcr.paper.grid_search import PROTOCOLS, Search, paper_grid, read_grid
+    from gcr.paper.grid_search import Search, paper_grid, read_grid
     from gcr.runs.job import Execution
 
-    if metric not in (*PROTOCOLS, "both"):
-        raise unknown("metric", metric, (*PROTOCOLS, "both"))
+    protocols, chosen_by = _read_metric(metric)
     regime = "online" if online else "offline"
     points = paper_grid(regime, method) if grid == "paper" else read_grid(Path(grid))
     common = read_settings(settings or []) | ({} if precision is None else {"precision": precision})
     if twice := common.keys() & points.keys():
         raise BadInput(f"{min(twice)} is in the grid and in --set; give it once")
-    search = Search(scenario, regime, method, buffer, points, common, tuple(read_seeds(seeds)))
+    search = Search(scenario, regime, method, buffer, points, common, tuple(read_seeds(seeds)), chosen_by)
     if final_seeds is None:
         finals = [max(search.seeds) + n for n in range(1, FINAL_SEEDS + 1)]
     else:
@@ -200,4 +210,23 @@ def sweep(
         track=track,
         model=not no_model,
     )
-    return reproducing.sweep(search, PROTOCOLS if metric == "both" else (metric,), finals, out_folder, how)
+    return reproducing.sweep(search, protocols, finals, out_folder, how)
+
+
+def _read_metric(text: str) -> tuple[tuple[str, ...], str]:
+    """The protocols and the metric to choose by.
+
+    >>> _read_metric("class-il,anytime"), _read_metric("both")
+    ((('class-il',), 'anytime'), (('class-il', 'task-il'), 'accuracy'))
+    """
+    from gcr.paper.grid_search import CHOSEN_BY, PROTOCOLS
+
+    words, known = read_words("metric", text), (*PROTOCOLS, "both", *CHOSEN_BY)
+    for word in words:
+        if word not in known:
+            raise unknown("metric", word, known)
+    metrics = [word for word in words if word in CHOSEN_BY]
+    if len(metrics) > 1:
+        raise BadInput(f"metric must be one of {', '.join(CHOSEN_BY)}, got {text}; give one")
+    protocols = tuple(word for word in PROTOCOLS if word in words)
+    return protocols if protocols and "both" not in words else PROTOCOLS, metrics[0] if metrics else CHOSEN_BY[0]

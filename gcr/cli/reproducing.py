@@ -198,6 +198,7 @@ def _weights(jobs: Sequence[Job], waiting: Sequence[Job], folder: Path, how: Exe
 def _ranking_sheets(search: Search, choice: Choice, protocols: Sequence[str]) -> list[Sheet]:
     """The best points of each protocol, the chosen one first."""
     from gcr.analysis.formats import Entry, Sheet
+    from gcr.analysis.load import METRICS
 
     found = []
     for protocol in protocols:
@@ -206,7 +207,8 @@ def _ranking_sheets(search: Search, choice: Choice, protocols: Sequence[str]) ->
             values = ", ".join(f"{key}={value}" for key, value in point["values"].items())
             mean = "failed" if point["mean"] is None else f"{point['mean']:.2f}"
             rows.append([Entry(values, bold=place == 0), Entry(mean, bold=place == 0), Entry(str(point["n"]))])
-        title = f"{search.method} on {search.scenario}, {protocol.replace('il', 'IL')} validation accuracy: percent"
+        judged = f"{protocol.replace('il', 'IL')} validation {METRICS[search.metric]}"
+        title = f"{search.method} on {search.scenario}, {judged}: percent"
         found.append(Sheet(title, ["values", "mean", "n"], rows))
     return found
 

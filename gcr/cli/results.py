@@ -44,7 +44,8 @@ def pack(
 ) -> int:
     """Write experiments and results of finished runs to one file; buffers and networks stay behind.
 
-    Equal runs give equal bytes. Runs that cannot be read are named and left out (exit code 1).
+    Equal runs give equal bytes. A run that is there twice with equal numbers counts once. Runs that cannot be read are
+    named and left out (exit code 1).
 
     Examples:
 

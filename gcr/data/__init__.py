@@ -3,7 +3,7 @@
 NumPy, not torch; Pillow and pyarrow are imported by the formats that need them. Scenarios make tasks of a cached set.
 """
 
-from gcr.data.cache import About, CachedSet, data_root, described, is_cached, open_cached, own_names
+from gcr.data.cache import About, CachedSet, data_root, described, is_cached, is_own_name, open_cached, own_names
 from gcr.data.catalog import CATALOG, DataSet, find
 from gcr.data.source import stratified
 
@@ -16,6 +16,7 @@ __all__ = [
     "described",
     "find",
     "is_cached",
+    "is_own_name",
     "open_cached",
     "own_names",
     "stratified",

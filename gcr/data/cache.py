@@ -184,6 +184,14 @@ def check_name(name: str) -> None:
         )
 
 
+def is_own_name(name: str) -> bool:
+    """Whether data of one's own can have that name, there or not."""
+    with suppress(BadInput):
+        check_name(name)
+        return find(name) is None
+    return False
+
+
 def is_cached(name: str) -> bool:
     file = data_root() / name / "about.json"
     if not file.is_file():

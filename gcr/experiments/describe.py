@@ -7,8 +7,9 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
+from gcr import scenarios
 from gcr.experiments import plugins
-from gcr.experiments.experiment import Experiment, compose, unused_by
+from gcr.experiments.experiment import Experiment, compose, compose_with, unused_by
 from gcr.experiments.names import plain
 from gcr.experiments.variants import VARIANTS, in_words
 from gcr.settings import setting_names
@@ -86,4 +87,4 @@ def _usual(
 ) -> Mapping[str, Any]:
     given = {"online": online, "buffer": buffer, "epochs": epochs}
     overrides = {name: value for name, value in given.items() if value is not None}
-    return compose(scenario, method, selector=selector, overrides=overrides).settings
+    return compose_with(scenarios.recorded(scenario), method, selector=selector, overrides=overrides).settings

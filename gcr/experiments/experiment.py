@@ -58,19 +58,26 @@ class Experiment:
     seed: int
 
     def __post_init__(self) -> None:
-        about = scenarios.entry(self.scenario)
+        about = scenarios.recorded(self.scenario)
         plugins.network(self.model)
-        self.stream.check_classes(about.n_classes, about.name)
-        self.stream.check_noise(about.n_classes, self.stream.tasks or about.n_tasks)
+        if about.n_classes:
+            self.check_classes(about)
         if self.memory is not None:
-            self.memory.check_classes(about.n_classes, about.name)
-            self.method.check_memory(self.memory.buffer, self.stream.tasks or about.n_tasks)
             self.memory.check_predictor(self.method.name, bool(self.method.predictor))
         self._check_stream()
         if bool(self.method.replays) != (self.memory is not None):
             raise BadInput(f"method {self.method.name} {'needs a' if self.method.replays else 'keeps no'} memory")
         if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**32:
             raise BadInput(f"seed must be a whole number from 0 to 2^32 - 1, got {self.seed}")
+
+    def check_classes(self, about: scenarios.Entry) -> None:
+        """Refuse what does not go with the classes of the data. With data of one's own, only what trains asks."""
+        n_tasks = self.stream.tasks or about.n_tasks
+        self.stream.check_classes(about.n_classes, about.name)
+        self.stream.check_noise(about.n_classes, n_tasks)
+        if self.memory is not None:
+            self.memory.check_classes(about.n_classes, about.name)
+            self.method.check_memory(self.memory.buffer, n_tasks)
 
     def _check_stream(self) -> None:
         stream, method = self.stream, self.method
@@ -190,8 +197,22 @@ def compose(
     ``optimizer.lr``, ``training.epochs``, ``stream.tasks``), or under plain ones that only one owner has; ``model``;
     and ``variant``, which stands for several of them (``variants.py``).
     """
-    given = dict(overrides or {})
     about = scenarios.entry(scenario)
+    made = compose_with(about, method, seed=seed, selector=selector, overrides=overrides)
+    made.check_classes(about)
+    return made
+
+
+def compose_with(
+    about: scenarios.Entry,
+    method: str,
+    *,
+    seed: int = 0,
+    selector: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Experiment:
+    """The same with the defaults of a scenario that need not be here."""
+    given = dict(overrides or {})
     method_class = class_of("method", method, plugins.methods())
     policy_class = class_of("selector", selector or method_class.default_selector, plugins.policies())
     owners = owners_of(method_class, policy_class)
@@ -237,7 +258,7 @@ def compose(
         chosen = policy_class(**usual["selector"] | values["selector"])
         memory = Policy(**usual["memory"] | values["memory"], selector=chosen)
     return Experiment(
-        scenario,
+        about.name,
         Stream(**usual["stream"] | values["stream"]),
         model,
         method_class(**usual["method"] | values["method"]),

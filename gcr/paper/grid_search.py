@@ -1,8 +1,9 @@
 """Searching a grid: every point is trained on all but 10% of the training images and judged on those.
 
 Each trial is a run folder below ``trials/``. Class-IL and task-IL are chosen apart, by the mean validation accuracy
-over the trial seeds. Of equal means the first in the order of the grid wins, in which the last setting varies fastest.
-A point of which a trial diverged has lost: that is written down in its folder, and it is not tried again.
+over the trial seeds, at the end or any-time. Of equal means the first in the order of the grid wins, in which the last
+setting varies fastest. A point of which a trial diverged has lost: that is written down in its folder, and it is not
+tried again.
 
 >>> search = Search("seq-digits", "offline", "er", 50, {"lr": (0.03, 0.1), "batch": (16, 32)}, {"epochs": 1}, (0,))
 >>> search.points[1]
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gcr import paper
-from gcr.analysis.load import check_result
+from gcr.analysis.load import METRICS, check_result, metric_of
 from gcr.experiments.experiment import Experiment, compose
 from gcr.experiments.names import plain
 from gcr.files import brief, write_whole
@@ -33,6 +34,7 @@ from gcr.settings import BadInput
 
 VALIDATION = 0.1  # share of the training images that a search judges by
 PROTOCOLS = ("class-il", "task-il")
+CHOSEN_BY = ("accuracy", "anytime")
 NOT_SEARCHED = {  # options of a search, or set by it; and what to do instead
     "buffer": "give --buffer",
     "online": "give --online",
@@ -50,11 +52,14 @@ class Search:
     grid: Mapping[str, Sequence[Any]] = field(hash=False)
     common: Mapping[str, Any] = field(hash=False)  # settings of all its runs, as epochs
     seeds: tuple[int, ...]
+    metric: str = CHOSEN_BY[0]  # that it chooses by
 
     def __post_init__(self) -> None:
         for key in self.common:
             if remedy := NOT_SEARCHED.get(plain(key)):
                 raise BadInput(f"{key} cannot be set for all runs of a search; {remedy}")
+        if self.metric == "anytime" and self._experiment({}, 0).method.stages == "all at once":
+            raise BadInput(f"metric must be accuracy for {self.method}, which is evaluated once, got anytime")
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -65,7 +70,8 @@ class Search:
     @property
     def file_name(self) -> str:
         settings = {**label_of(self.method).fixed, **self.common}
-        return f"sweep-{run_name(self._experiment({}, 0), settings)}.json"
+        by = "" if self.metric == CHOSEN_BY[0] else f"-by-{self.metric}"
+        return f"sweep-{run_name(self._experiment({}, 0), settings)}{by}.json"
 
     def trial(self, point: Mapping[str, Any], seed: int, out: Path) -> Job:
         experiment = self._experiment({**point, "validation": VALIDATION}, seed)
@@ -99,7 +105,7 @@ def choose(search: Search, out: Path) -> Choice | None:
     """The points in the order of their validation accuracies; None while trials are missing."""
     judged = []
     for point in search.points:
-        outcomes = [_outcome(search.trial(point, seed, out).folder) for seed in search.seeds]
+        outcomes = [_outcome(search.trial(point, seed, out).folder, search.metric) for seed in search.seeds]
         if any(outcome is None for outcome in outcomes):
             return None
         judged.append((point, [outcome for outcome in outcomes if outcome is not None]))
@@ -138,6 +144,7 @@ def write_choice(search: Search, choice: Choice, out: Path, protocols: Sequence[
         "grid": {key: list(values) for key, values in search.grid.items()},
         "common": {key: settings.get(key, value) for key, value in search.common.items()},
         "seeds": list(search.seeds),
+        "metric": search.metric,
         "validation": VALIDATION,
         "chosen": {protocol: choice.ranking[protocol][0] for protocol in protocols},
         "ranking": {protocol: choice.ranking[protocol] for protocol in protocols},
@@ -148,8 +155,8 @@ def write_choice(search: Search, choice: Choice, out: Path, protocols: Sequence[
     return path
 
 
-def _outcome(folder: RunFolder) -> dict[str, Any] | None:
-    """Accuracies by protocol, or what went wrong; None: not there yet."""
+def _outcome(folder: RunFolder, metric: str) -> dict[str, Any] | None:
+    """The metric by protocol, or what went wrong; None: not there yet."""
     if folder.finished:
         try:
             result = folder.result()
@@ -157,7 +164,10 @@ def _outcome(folder: RunFolder) -> dict[str, Any] | None:
             check_together(folder.experiment_values(), result)
         except (OSError, ValueError, TypeError) as error:
             raise BadInput(f"{folder.path} cannot be read ({brief(error)}); move it away or train it again") from None
-        return {protocol: result[protocol.replace("-", "_")]["accuracy"] for protocol in PROTOCOLS}
+        found = {protocol: metric_of(result, protocol.replace("-", "_"), metric) for protocol in PROTOCOLS}
+        if None in found.values():
+            raise BadInput(f"{folder.path} has no {METRICS[metric]}; train it again, or choose by accuracy")
+        return found
     failure = folder.failure
     return None if failure is None else {"error": failure}
 

@@ -138,7 +138,7 @@ def _replaces_weights(experiment: Experiment) -> bool:
 
 
 def read_contents(folder: Path, scenario: str, n_bytes: int) -> Contents:
-    names = scenarios.entry(scenario).class_names
+    names = scenarios.recorded(scenario).class_names
     changed = (folder / "memory.safetensors").stat().st_mtime_ns
     return _contents(folder, changed, tuple(names), n_bytes)
 

@@ -176,6 +176,7 @@ def _train(
     number: int, job: Job, how: Execution, listen: Listener, stop: Callable[[], bool]
 ) -> Generator[bool, None, dict[str, Any]]:
     experiment, folder = job.experiment, job.folder
+    experiment.check_classes(scenarios.entry(experiment.scenario))  # which may have changed since it was read
     with folder.locked():
         if folder.finished:  # by another command, since this one looked
             return folder.result()

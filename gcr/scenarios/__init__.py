@@ -1,7 +1,7 @@
 """Ordered tasks over images."""
 
 from gcr.scenarios.arrays import from_arrays
-from gcr.scenarios.registry import SCENARIOS, Entry, entries, entry, load
+from gcr.scenarios.registry import SCENARIOS, Entry, entries, entry, load, recorded
 from gcr.scenarios.scenario import Images, Scenario, equal_tasks
 from gcr.scenarios.stream import Stream
 
@@ -16,4 +16,5 @@ __all__ = [
     "equal_tasks",
     "from_arrays",
     "load",
+    "recorded",
 ]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
 from gcr.augment import Views
-from gcr.data import described, find, is_cached, open_cached, own_names, stratified
+from gcr.data import described, find, is_cached, is_own_name, open_cached, own_names, stratified
 from gcr.scenarios.corruption import cut_short, mislabelled, unbalanced
 from gcr.scenarios.datasets import load_cached, load_digits
 from gcr.scenarios.scenario import Images, Scenario, equal_tasks
@@ -116,8 +116,23 @@ def entry(name: str) -> Entry:
     own = own_names()
     if name in own:
         return _own_entry(name)
+    raise _unknown(name, own)
+
+
+def recorded(name: str) -> Entry:
+    """The scenario that a result names. Data of one's own is not looked up, as results are read without it: its entry
+    has 0 classes and the defaults of all own data."""
+    for known in SCENARIOS:
+        if known.name == name:
+            return known
+    if not isinstance(name, str) or not is_own_name(name):
+        raise _unknown(name, own_names())
+    return Entry(name, "data of one's own", partial(load_cached, name), 0, 0, Views(mean=(), std=()), data=name)
+
+
+def _unknown(name: str, own: list[str]) -> BadInput:
     error = unknown("scenario", name, [*(known.name for known in SCENARIOS), *own])
-    raise BadInput(f"{error}; data of your own becomes a scenario with: gcr data import NAME PATH")
+    return BadInput(f"{error}; data of your own becomes a scenario with: gcr data import NAME PATH")
 
 
 def entries() -> list[Entry]:
@@ -161,13 +176,11 @@ def _own_entry(name: str) -> Entry:
     n_classes = len(about.class_names)
     n_tasks = min(OWN_TASKS, n_classes)
     std = tuple(max(value, 1e-3) for value in about.std)  # a channel without contrast must not blow up
-    return Entry(
-        name=name,
+    return replace(
+        recorded(name),
         summary=f"your own: {sum(about.train)} + {sum(about.test)} images, {n_classes} classes in {n_tasks} tasks",
-        read=partial(load_cached, name),
         n_classes=n_classes,
         n_tasks=n_tasks,
         views=Views(mean=about.mean, std=std, **Views.moves(about.shape)),
         buffer=max(500, 10 * n_classes),
-        data=name,
     )

@@ -3,16 +3,18 @@
 import csv
 import io
 import json
+import math
 import re
 import shutil
 
 import pytest
 from made_runs import experiment_of, put_run, square
 
-from gcr.analysis.formats import LATEX_SIGNS, Entry, Sheet, comma_separated, latex, markdown
+from gcr.analysis.formats import LATEX_SIGNS, Entry, Sheet, comma_separated, json_rows, latex, markdown
 from gcr.analysis.load import read_runs
 from gcr.analysis.tables import columns, records, seed_records, sheets, table
 from gcr.experiments.experiment import compose
+from gcr.report.build import render
 from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
 
@@ -135,7 +137,7 @@ def test_what_decides_the_measure_is_told_of_any_method(tmp_path):
     names = [
         "er (validation=0.2)",
         "der++",
-        "gcr (tasks=2, label_noise=0.4)",
+        "gcr (tasks=2, label_noise=0.4, lr=0.3)",
         "gcr+ (class_order=3, model=mlp, repeats=2)",
     ]
     assert [row[0] for row in table(groups)] == names
@@ -173,9 +175,33 @@ def test_methods_have_defaults_of_their_own_and_ignore_settings(tmp_path):
     put(tmp_path, "joint", 0, 10.0, online=True)
     put(tmp_path, "er", 0, 10.0, online=True, lr=0.3)
     put(tmp_path, "icarl", 0, 10.0, online=True)
-    assert {row[0] for row in table(read_runs(tmp_path).groups)} == {"joint", "icarl", "er"}
+    assert {row[0] for row in table(read_runs(tmp_path).groups)} == {"joint", "icarl", "er (lr=0.3)"}
     put(tmp_path, "gcr", 0, 10.0, online=True, stream=200)
-    assert {row[0] for row in table(read_runs(tmp_path).groups)} == {"joint", "icarl", "er", "gcr (stream=200)"}
+    found = {row[0] for row in table(read_runs(tmp_path).groups)}
+    assert found == {"joint", "icarl", "er (lr=0.3)", "gcr (stream=200)"}
+
+
+def test_optimizers_that_differ_between_methods_are_told(tmp_path):
+    for method, changed in (
+        ("er", {}),
+        ("der++", {"lr": 0.03}),
+        ("gcr", {"momentum": 0.9, "weight_decay": 1e-4}),
+        ("gcr+", {"optimizer": "adamw", "lr": 0.001}),
+    ):
+        put(tmp_path, method, 0, 10.0, **changed)
+    names = [
+        "er",
+        "der++ (lr=0.03)",
+        "gcr (momentum=0.9, weight_decay=0.0001)",
+        "gcr+ (optimizer=adamw, lr=0.001)",
+    ]
+    groups = read_runs(tmp_path).groups
+    assert [row[0] for row in table(groups)] == names
+    page = render(groups)
+    assert all(name in page for name in names)
+    for method in ("er", "gcr"):
+        put(tmp_path / "alike", method, 0, 10.0, lr=0.03, momentum=0.9)
+    assert [row[0] for row in table(read_runs(tmp_path / "alike").groups)] == ["er", "gcr"]
 
 
 def test_each_table_tells_what_differs_in_it(tmp_path):
@@ -245,6 +271,9 @@ def test_sheets_and_records(tmp_path):
         "diverged": 0,
     }
     assert lines[1]["mean"] is None  # these runs have no any-time accuracy
+    told = json.loads(json_rows(records(groups, ["accuracy", "anytime"], seeds=True)))
+    assert [{key: row[key] for key in row if key != "seeds"} for row in told] == lines
+    assert [row["seeds"] for row in told] == [[0, 1]] * 4 + [[0]] * 4
 
 
 def test_bytes_of_memory_are_a_column(tmp_path):
@@ -437,6 +466,15 @@ def test_latex_escapes_all_text():
 
 def test_latex_escapes_every_special_sign():
     assert set("\\{}$&#%_^~") <= LATEX_SIGNS.keys()
+
+
+def test_json_reads_back():
+    records = [{"name": 'a,"b"\n\x1b[31m', "mean": 0.1 + 0.2, "sem": None, "effect": -math.inf}, {"name": "é"}]
+    text = json_rows(records)
+    assert json.loads(text) == [records[0] | {"effect": None}, records[1]]
+    assert len(text.splitlines()) == 4
+    assert text.replace("\n", "").isprintable()
+    assert json.loads(json_rows([])) == []
 
 
 def test_csv_reads_back():

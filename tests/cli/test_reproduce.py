@@ -180,6 +180,29 @@ def test_final_seeds_of_a_sweep_follow_those_of_its_trials(monkeypatch, option, 
     assert asked == [[*finals]]
 
 
+@pytest.mark.parametrize(
+    ("option", "protocols", "metric"),
+    [
+        ([], ("class-il", "task-il"), "accuracy"),
+        (["--metric", "task-il"], ("task-il",), "accuracy"),
+        (["--metric", "anytime"], ("class-il", "task-il"), "anytime"),
+        (["--metric", "class-il,anytime"], ("class-il",), "anytime"),
+    ],
+)
+def test_what_a_sweep_chooses_by(monkeypatch, option, protocols, metric):
+    asked = []
+    monkeypatch.setattr(reproducing, "sweep", lambda search, chosen, *rest: asked.append((chosen, search.metric)))
+    assert gcr("sweep", "seq-digits", "--method", "er", *option).code == 0
+    assert asked == [(protocols, metric)]
+
+
+def test_metrics_that_no_sweep_chooses_by():
+    sweep = ["sweep", "seq-digits", "--method", "er", "--metric"]
+    refused(gcr(*sweep, "any-time"), 'unknown metric "any-time" (did you mean "anytime"?)')
+    refused(gcr(*sweep, "forgetting"), 'unknown metric "forgetting"; known: ')
+    refused(gcr(*sweep, "accuracy,anytime"), "metric must be one of accuracy, anytime, got accuracy,anytime")
+
+
 def test_sweep_where_all_diverge(tmp_path):
     (tmp_path / "grid.toml").write_text("lr = [1e6]\n")
     done = gcr(

@@ -2,11 +2,15 @@
 
 import gzip
 import json
+import shutil
 
+import made_data
 import pytest
 from made_runs import add_epoch, experiment_of, link_files, put_run, put_unfinished, square
 
 from gcr.cli.main import run_cli
+from gcr.data.source import Part, Source
+from gcr.data.writing import write_set
 from gcr.report.live import LivePage
 from gcr.runs.folder import AGAIN
 from gcr.runs.packed import read_packed
@@ -46,7 +50,7 @@ def test_tables_of_packed_runs_are_those_of_their_folders(runs, gcr, tmp_path):
     code, printed, _ = gcr("results", "pack", runs, file)
     assert code == 0
     assert printed.strip() == f"{file}: 6 runs, {file.stat().st_size:,} bytes"
-    for more in ([], ["--format", "csv"], ["--method", "er"], ["--paper", "offline-accuracy"]):
+    for more in ([], ["--format", "csv"], ["--format", "json"], ["--method", "er"], ["--paper", "offline-accuracy"]):
         table = gcr("table", runs, *more)
         assert table[0] == 0
         assert gcr("table", file, *more) == table
@@ -62,8 +66,27 @@ def test_a_table_of_single_runs(runs, gcr):
     assert lines[0].startswith("path,seed,scenario,regime,method,buffer,")
     assert lines[0].endswith(",protocol,metric,value")
     assert len(lines) == 1 + 6 * 2
-    refused(gcr("table", runs, "--per-seed"), "--per-seed needs --format csv")
+    told = json.loads(gcr("table", runs, "--format", "json", "--per-seed", "--metrics", "accuracy")[1])
+    named = [(method, seed) for method in ("er", "gcr") for seed in range(3)]
+    assert [(row["method"], row["seed"]) for row in told[::2]] == named
+    assert told[0]["value"] == 50.0
+    refused(gcr("table", runs, "--per-seed"), "--per-seed needs --format csv or json")
     refused(gcr("table", runs, "--per-seed", "--format", "csv", "--paper", "offline-accuracy"), "excludes --paper")
+
+
+def test_a_table_and_a_comparison_as_json(runs, gcr):
+    code, printed, _ = gcr("table", runs, "--format", "json", "--metrics", "accuracy,anytime")
+    row = json.loads(printed)[0]
+    assert code == 0
+    assert row.pop("sem") == pytest.approx(3**-0.5)
+    assert row == {
+        "scenario": "seq-digits", "regime": "offline", "method": "er", "buffer": 20, "seeds": [0, 1, 2],
+        "protocol": "class-il", "metric": "accuracy", "mean": 51.0, "n": 3, "diverged": 0,
+    }  # fmt: skip
+    names = [runs / f"seq-digits-{method}-k20" for method in ("er", "gcr")]
+    row = json.loads(gcr("compare", *names, "--format", "json")[1])[0]
+    assert (row["difference"], row["sem"], row["effect"]) == (-10.0, 0.0, None)  # infinite
+    refused(gcr("table", runs, "--format", "jason"), 'unknown format "jason" (did you mean "json"?)')
 
 
 def test_runs_are_trained_again_and_compared(gcr, tmp_path):
@@ -98,6 +121,41 @@ def test_experiments_of_one_name_are_told_apart_when_trained_again(gcr, tmp_path
     _, shown, _ = gcr("results", "repeat", tmp_path / "runs", "--out", tmp_path / "again", "--processes", 1)
     assert "clean/seq-digits-er" in shown
     assert "noisy/seq-digits-er" in shown
+
+
+def write_birds(n_classes):
+    parts = [Part.of(*made_data.examples(2, n_classes, (1, 8, 8), seed=seed)) for seed in range(2)]
+    write_set("birds", "made", Source(*parts, (1, 8, 8), tuple(f"bird{n}" for n in range(n_classes))))
+
+
+@pytest.mark.parametrize("now", ["removed", "with more classes", "damaged"])
+def test_results_on_own_data_are_read_without_it(gcr, cache, tmp_path, now):
+    write_birds(6)
+    out, file, again = tmp_path / "runs", tmp_path / "birds.jsonl.gz", tmp_path / "again.jsonl.gz"
+    for method, value in (("er", 50.0), ("gcr", 60.0)):
+        put_run(out, experiment_of(method, scenario="birds", buffer=8, tasks=3), square(value, 3), memory=True)
+    assert gcr("results", "pack", out, file)[0] == 0
+    both = [out / f"birds-{method}-k8" for method in ("er", "gcr")]
+    asked = [("table", out), ("table", file), ("results", "list", file), ("compare", *both)]
+    before = [gcr(*words) for words in asked]
+    if now == "damaged":
+        (cache / "birds/about.json").write_text("{")
+    else:
+        shutil.rmtree(cache / "birds")
+    if now == "with more classes":
+        write_birds(9)
+    assert [gcr(*words) for words in asked] == before
+    assert all(done[0] == 0 for done in before)
+    for words in (("verify", out), ("verify", file), ("report", out), ("results", "pack", out, again)):
+        assert gcr(*words)[0] == 0, words
+    assert again.read_bytes() == file.read_bytes()
+    said = {
+        "removed": 'unknown scenario "birds"',
+        "with more classes": "buffer must be >= 9, the number of classes of birds, got 8",
+        "damaged": "about.json is damaged",
+    }
+    refused(gcr("results", "repeat", file, "--out", tmp_path / "repeat"), said[now])
+    refused(gcr("run", "birds", "--method", "er", "--buffer", 8, "--out", tmp_path / "more"), said[now])
 
 
 def test_seeds_to_repeat_that_are_not_there(runs, gcr, tmp_path):
@@ -154,6 +212,33 @@ def test_merging(runs, gcr, tmp_path):
     assert f"{whole}/er/seq-digits-er-k20" in listed  # a packed file is a folder named like it
     put_run(tmp_path / "other", experiment_of("er", seed=0), square(1.0))
     refused(gcr("results", "pack", runs, tmp_path / "other", whole), "seed-0 is there twice", "--replace")
+
+
+def test_a_run_that_was_trained_twice_with_equal_numbers_counts_once(gcr, tmp_path):
+    """Each time it took other seconds, and one copy has metrics."""
+    first, again, file = tmp_path / "first", tmp_path / "again", tmp_path / "both.jsonl.gz"
+    for seed in range(2):
+        put_run(first, experiment_of("er", seed=seed), square(50.0), finished="2026-01-01", peak_bytes=10)
+    add_epoch(twice := put_run(again, experiment_of("er"), square(50.0), seconds=3.0, finished="2026-02-02"), 0)
+    link_files(twice)
+    for sources in ((first, again), (again, first), (first, again, again)):
+        code, printed, _ = gcr("results", "pack", *sources, file, "--metrics", "--force")
+        assert (code, "2 runs, " in printed) == (0, True)
+        packed, _ = read_packed(file)
+        assert [run.name for run in packed] == ["seq-digits-er-k20/seed-0", "seq-digits-er-k20/seed-1"]
+        assert [len(run.metrics()) for run in packed] == [1, 0]
+    assert gcr("results", "pack", first, again, file, "--force")[0] == 0
+    assert [run.result()["seconds"] for run in read_packed(file)[0]] == [2.0, 2.0]  # the first
+    assert ", 1 replaced, " in gcr("results", "pack", first, again, file, "--force", "--replace")[1]
+    assert [run.result()["seconds"] for run in read_packed(file)[0]] == [3.0, 2.0]
+    for name, changed in (
+        ("other experiment", experiment_of("er", lr=0.5)),
+        ("other matrix", experiment_of("er")),
+        ("other data", experiment_of("er")),
+    ):
+        more = {"data": "d" * 16} if name == "other data" else {}
+        put_run(tmp_path / name, changed, square(50.5 if name == "other matrix" else 50.0), **more)
+        refused(gcr("results", "pack", first, tmp_path / name, file, "--force"), "seed-0 is there twice", "--replace")
 
 
 def test_the_last_source_replaces_a_run(runs, gcr, tmp_path):

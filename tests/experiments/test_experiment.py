@@ -102,6 +102,9 @@ def test_json_round_trip_keeps_every_bit(alpha, lr, buffer, seed):
         ({"memory": None}, "method gcr needs a memory"),
         ({"method": {"name": "joint"}}, "method joint keeps no memory"),
         ({"scenario": "seq-digit"}, 'unknown scenario "seq-digit" (did you mean "seq-digits"?)'),
+        ({"scenario": "cifar10"}, 'unknown scenario "cifar10"'),
+        ({"scenario": "../birds"}, 'unknown scenario "../birds"'),
+        ({"scenario": 3}, 'unknown scenario "3"'),
         ({"model": "resnet"}, 'unknown model "resnet"'),
     ],
 )

@@ -2,13 +2,15 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
-from made_runs import count_reading, finish
+from made_runs import count_reading, finish, put_run
 
 from gcr import paper
 from gcr.analysis.load import group_runs
 from gcr.cli.main import run_cli
+from gcr.files import json_bytes
 from gcr.paper import grid
 from gcr.paper.compare_to_paper import compare, sheets
 from gcr.paper.grid_search import (
@@ -288,6 +290,31 @@ def test_views_are_chosen_apart_and_the_first_of_equals_wins(tmp_path):
     }
     assert len(written["ranking"]["task-il"]) == 4
     assert written["grid"] == {"lr": [0.01, 0.03], "batch": [16, 32]}
+
+
+def test_a_search_may_choose_by_any_time_accuracy(tmp_path):
+    search = make_search(grid={"lr": (0.01, 0.03)}, seeds=(0,))
+    by_anytime = replace(search, metric="anytime")
+    for trial, early, last in zip(search.trials(tmp_path), (40.0, 90.0), (70.0, 60.0), strict=True):
+        matrix = [[early] * 5] * 4 + [[last] * 5]
+        mean = (4 * early + last) / 5
+        protocol = {"matrix": matrix, "accuracy": last, "forgetting": 1.0, "anytime": mean}
+        put_run(tmp_path / "trials", trial.experiment, matrix, trial.folder.path.parent.name, class_il=protocol)
+    for one, lr in ((search, 0.01), (by_anytime, 0.03)):
+        if one is by_anytime:
+            with pytest.raises(BadInput, match="has no any-time accuracy; train it again, or choose by accuracy"):
+                choose(one, tmp_path)  # the other protocol
+            for trial in search.trials(tmp_path):
+                result = trial.folder.result()
+                result["task_il"] = result["class_il"]
+                (trial.folder.path / "result.json").write_bytes(json_bytes(result))
+        assert choose(one, tmp_path).values("class-il") == {"lr": lr}
+        written = write_choice(one, choose(one, tmp_path), tmp_path)
+        assert json.loads(written.read_text())["metric"] == one.metric
+    assert len([*tmp_path.glob("sweep-*.json")]) == 2  # from the same trials
+    assert json.loads(written.read_text())["chosen"]["class-il"]["mean"] == 84.0
+    with pytest.raises(BadInput, match="metric must be accuracy for joint, which is evaluated once, got anytime"):
+        make_search(method="joint", buffer=None, metric="anytime")
 
 
 def test_nothing_is_chosen_while_trials_are_missing(tmp_path):
