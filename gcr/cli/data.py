@@ -192,7 +192,7 @@ def _say(line: str) -> None:
 def _bar() -> Iterator[Report]:
     """A bar on a terminal, nothing elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=err, disable=not err.redraws, transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def report(what: str, done: int, total: int) -> None:
