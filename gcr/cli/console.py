@@ -30,6 +30,11 @@ class Console(rich.console.Console):
         for text, style, control in super().render(*arguments, **options):
             yield Segment(text if control else printable(text, lines=True), style, control)
 
+    @property
+    def redraws(self) -> bool:
+        """Whether a line may be drawn again. With ``FORCE_COLOR`` a log counts as a terminal, but never here."""
+        return self.is_interactive and self.file.isatty()
+
     def say(self, text: str, style: str | None = None) -> None:
         """The text as it is: names in it are no markup, no emoji, and not folded."""
         self.print(text, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)

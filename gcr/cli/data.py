@@ -86,6 +86,10 @@ def import_files(
             "--size", help="Resize pictures to this short side and cut out the middle square.", min=0, max=1024
         ),
     ] = 0,
+    no_mirror: Annotated[
+        bool,
+        typer.Option("--no-mirror", help="Never mirror the pictures in training: for text, digits, left and right."),
+    ] = False,
 ) -> None:
     """Read files that are already on this machine. A new name becomes a scenario of that name.
 
@@ -94,11 +98,13 @@ def import_files(
     `gcr data import cifar100 cifar-100-python.tar.gz`
 
     `gcr data import birds pictures/birds --size 64`, then `gcr run birds --set tasks=3`
+
+    `gcr data import letters pictures/letters --no-mirror`
     """
     from gcr.data.importing import import_set
 
     with _bar() as progress:
-        about = import_set(name, paths, format_name, size, progress, _say)
+        about = import_set(name, paths, format_name, size, progress, _say, mirrored=not no_mirror)
     _print_about(about)
 
 
@@ -157,7 +163,7 @@ def _print_about(about: About) -> None:
 
     out.say(
         f"{about.name}: {len(about.class_names)} classes, {sum(about.train)} training and {sum(about.test)} test "
-        f"images of {times(about.shape)}, in {data_root() / about.name}"
+        f"images of {times(about.shape)}{', never mirrored' * (not about.mirrored)}, in {data_root() / about.name}"
     )
     scenario = about.name if find(about.name) is None else f"seq-{about.name}"
     out.say(f"train with: gcr run {scenario}")
@@ -192,7 +198,7 @@ def _say(line: str) -> None:
 def _bar() -> Iterator[Report]:
     """A bar on a terminal, nothing elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=err, disable=not err.redraws, transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def report(what: str, done: int, total: int) -> None:

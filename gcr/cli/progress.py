@@ -9,20 +9,23 @@ from collections.abc import Callable, Sequence
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gcr.cli.console import Console
+from gcr.experiments.experiment import Experiment
 from gcr.runs.estimate import in_words
 from gcr.runs.job import Event, Job
 
-LINE_SECONDS = 30.0  # between two lines of a table's progress where there is no terminal
+LINE_SECONDS = 30.0  # between two lines where no bar can be drawn
+TASK_SECONDS = 10.0  # of a run, from one line to the next at the end of a task; shorter ones would flood a log
 LAST = 3  # accuracies shown with it
 
 
 class RunProgress:
-    """One bar over the steps of all runs on a terminal, nothing elsewhere; remarks and failures are always said."""
+    """One bar over the steps of all runs on a terminal, elsewhere plain lines; remarks and failures are always said."""
 
-    def __init__(self, jobs: list[Job], console: Console) -> None:
-        self.console = console
+    def __init__(self, jobs: list[Job], console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self.console, self.clock = console, clock
         self.jobs, self.done, self.ended = jobs, [0] * len(jobs), 0
         self.totals: dict[int, int] = {}
+        self.lines = RunLines(jobs, console, clock)
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -30,7 +33,7 @@ class RunProgress:
             TextColumn("steps, {task.fields[rate]}"),
             TimeRemainingColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=not console.redraws,
             transient=True,
         )
         self.task = self.bar.add_task("starting", total=None, rate="…")
@@ -52,8 +55,11 @@ class RunProgress:
             self.console.say(f"{who}: {event.remark}")
         elif event.error is not None:
             self.console.say(f"failed: {who}: {event.error}", "red")
-        elif event.accuracy is not None and self.console.is_terminal:
+        elif event.accuracy is not None and self.console.redraws:
             self.console.say(f"{briefly}: class-IL {event.accuracy:.2f}")
+        if not self.console.redraws:
+            self.lines.listen(event)
+            return
         known = sum(self.totals.values())
         total = known * len(self.jobs) / max(len(self.totals), 1)  # runs not started yet count as the average
         speed = self.bar.tasks[0].speed
@@ -64,6 +70,48 @@ class RunProgress:
             total=round(total),
             rate=f"{speed:.0f}/s" if speed else "…",
         )
+
+
+class RunLines:
+    """The same in plain lines: at ends of tasks and runs, and at those of epochs now and then. Runs of seconds have
+    none."""
+
+    def __init__(self, jobs: list[Job], console: Console, clock: Callable[[], float]) -> None:
+        self.jobs, self.console, self.clock = jobs, console, clock
+        self.shares = [0.0] * len(jobs)  # of the steps of each run, how much is done
+        self.before = [0.0] * len(jobs)  # and was, where it is continued
+        self.waits = {number for number, job in enumerate(jobs) if job.folder.saved}  # for its first epoch
+        self.ended: set[int] = set()
+        self.began = clock()
+        self.printed_at: float | None = None
+        self.said_at: dict[int, float] = {}  # by run
+
+    def listen(self, event: Event) -> None:
+        number, now = event.job, self.clock()
+        if event.epoch is not None:
+            self.shares[number] = event.epoch.steps / max(event.epoch.total_steps, 1)
+            if number in self.waits:
+                self.waits.remove(number)
+                self.before[number] = self.shares[number]
+        if event.ends_job:
+            self.ended.add(number)
+        what = _what(self.jobs[number].experiment, event)
+        if not what:
+            return
+        if self.printed_at is None:
+            self.printed_at = now
+        since = now - self.said_at.setdefault(number, now)
+        if now - self.printed_at >= LINE_SECONDS or (event.epoch is None and since >= TASK_SECONDS):
+            self.printed_at = self.said_at[number] = now
+            self.console.say(f"{_who(self.jobs[number])}: {what}; {self._all()}")
+
+    def _all(self) -> str:
+        parts = [f"{len(self.ended)}/{len(self.jobs)} runs", f"{sum(self.shares) / len(self.jobs):.0%} of steps"]
+        left = sum(1 - share for number, share in enumerate(self.shares) if number not in self.ended)
+        here = sum(self.shares) - sum(self.before)
+        if here > 0 and left > 0:
+            parts.append(f"{in_words((self.clock() - self.began) * left / here)} left")
+        return ", ".join(parts)
 
 
 class TableProgress:
@@ -95,7 +143,7 @@ class TableProgress:
             BarColumn(20),
             TextColumn("{task.description}"),
             console=console,
-            disable=not console.is_terminal,
+            disable=not console.redraws,
             transient=True,
         )
         self.task = self.bar.add_task("starting", total=sum(self.weights))
@@ -136,7 +184,7 @@ class TableProgress:
             self.fractions[number] = 1.0
             self.first.setdefault(number, 1.0)
             self.last.append(f"{who} {event.accuracy:.2f}")
-            if self.console.is_terminal:
+            if self.console.redraws:
                 self.say(f"{who}: class-IL {event.accuracy:.2f}")
         self.running.discard(number)
 
@@ -161,17 +209,28 @@ class TableProgress:
             parts.append(f"{self.done / minutes:.3g}/min")
         if self.seconds_left is not None:
             parts.append(f"{in_words(self.seconds_left)} left")
-        if self.last and not self.console.is_terminal:  # there each has a line above the bar
+        if self.last and not self.console.redraws:  # there each has a line above the bar
             parts.append("last class-IL: " + ", ".join(self.last))
         return "; ".join(parts)
 
     def _show(self) -> None:
-        if self.console.is_terminal:
+        if self.console.redraws:
             done = sum(w * f for w, f in zip(self.weights, self.fractions, strict=True))
             self.bar.update(self.task, description=self.text(), completed=done)
         elif self.clock() - self.printed_at >= LINE_SECONDS:
             self.printed_at = self.clock()
             self.say(self.text())
+
+
+def _what(experiment: Experiment, event: Event) -> str:
+    """How far a run is; empty where an event does not say it."""
+    if event.epoch is not None:
+        at, stage = event.epoch, "stream" if experiment.stream.online else "task"
+        where = f"epoch {at.epoch + 1} of {experiment.training.epochs}, {stage} {at.stage + 1}"
+        return f"{where}: loss {at.loss:.3f}, training accuracy {at.accuracy:.2f}"
+    if event.task is not None:
+        return f"task {event.task.number} of {event.task.of} done, class-IL {event.task.accuracy:.2f}"
+    return "" if event.accuracy is None else f"done, class-IL {event.accuracy:.2f}"
 
 
 def _who(job: Job) -> str:

@@ -280,7 +280,7 @@ class Bars:
     def __call__(self, what: str, done: int, total: int) -> None:
         if self.bar is None:
             columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-            self.bar = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
+            self.bar = Progress(*columns, console=err, disable=not err.redraws, transient=True)
             self.bar.add_task(what, total=total)
             self.bar.start()
         self.bar.update(self.bar.task_ids[0], completed=done, total=total)

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,15 @@ class About:
     sha256: dict[str, str]  # of each array's file
     bytes: dict[str, int]
     blocks: dict[str, str] = field(default_factory=dict)  # CRC-32 of each block of each file (``blocks.py``)
+    mirrored: bool = True  # whether views of a set of one's own may be mirrored; in the file only where not
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> About:
         plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
         return cls(**plain)
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "mirrored" or not value}
 
     @property
     def is_sound(self) -> bool:
@@ -71,6 +75,7 @@ class About:
             and _all(self.bytes.values(), int)
             and _all(self.sha256.values(), str)
             and (self.layout == WITHOUT_BLOCKS or self._has_blocks)
+            and type(self.mirrored) is bool
         )
 
     @property
@@ -81,8 +86,9 @@ class About:
 
     @property
     def fingerprint(self) -> str:
-        """Of the arrays: the beginning of a SHA-256 over theirs, in the order of file names."""
-        together = "".join(self.sha256[file] for file in sorted(self.sha256))
+        """Of the arrays: the beginning of a SHA-256 over theirs, in the order of file names. Runs of a set that is not
+        mirrored are no seeds of those that mirror it."""
+        together = "".join(self.sha256[file] for file in sorted(self.sha256)) + "not mirrored" * (not self.mirrored)
         return hashlib.sha256(together.encode()).hexdigest()[:16]
 
     @property

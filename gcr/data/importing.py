@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gcr.data.archive import Tree, open_tree
@@ -23,12 +24,16 @@ def import_set(
     size: int = 0,
     progress: Progress = no_progress,
     say: Say = lambda line: None,
+    mirrored: bool = True,
 ) -> About:
-    """Read the files at ``paths`` as the data set ``name`` into the cache, in the place of an earlier one."""
+    """Read the files at ``paths`` as the data set ``name`` into the cache, in the place of an earlier one. Training on
+    a set of one's own that is not ``mirrored`` never mirrors its images."""
     check_name(name)
     wanted = Wanted(name, find(name), size)
     if wanted.known and size and size != wanted.known.shape[1]:
         raise BadInput(f"{name} is of {wanted.known.shape[1]} pixels, got --size {size}; leave it out")
+    if wanted.known and not mirrored:
+        raise BadInput(f"whether {name} is mirrored is part of its scenario, got --no-mirror; leave it out")
     tree = open_tree(paths)
     chosen = _pick(format_name, tree, wanted)
     inside = (chosen.finds(tree, wanted) or "").rstrip("/")
@@ -37,7 +42,7 @@ def import_set(
     check_source(source, wanted)
     for note in source.notes:
         say(f"{name}: {note}")
-    return write_set(name, chosen.name, source, progress, say)
+    return write_set(name, chosen.name, replace(source, mirrored=mirrored), progress, say)
 
 
 def get_set(

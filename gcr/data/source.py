@@ -39,6 +39,7 @@ class Source:
     shape: tuple[int, int, int]
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()  # what the user should know of how it was read
+    mirrored: bool = True  # whether training views may be
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ def write_set(
         folder.mkdir()
         _check_space(folder, source)
         about = _write_arrays(folder, name, format_name, source, progress, say)
-        write_json(folder / "about.json", asdict(about))
+        write_json(folder / "about.json", about.to_mapping())
         _replace(folder, root / name)
         sync_folder(root)
     except OSError as error:
@@ -108,6 +107,7 @@ def _write_arrays(folder: Path, name: str, format_name: str, source: Source, pro
         sha256=sha256,
         bytes={file: (folder / file).stat().st_size for file in sha256},
         blocks=digests,
+        mirrored=source.mirrored,
     )
 
 

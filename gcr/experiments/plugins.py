@@ -36,6 +36,7 @@ class Plugin(NamedTuple):
     kinds: tuple[type[Any], ...]
     networks: tuple[Callable[..., nn.Module], ...]
     digests: dict[str, str]  # of its file, and of those next to it that it imports, when it was imported; by name
+    file: Path
 
 
 def methods() -> tuple[type[Method], ...]:
@@ -109,10 +110,13 @@ def _given() -> tuple[Plugin, ...]:
 @cache
 def _read(files: tuple[str, ...]) -> tuple[Plugin, ...]:
     plugins: list[Plugin] = []
-    taken = {kind.name for kind in (*METHODS, *POLICIES)}
-    networks = {make.__name__ for make in MODELS}
+    taken = {kind.name: "" for kind in (*METHODS, *POLICIES)}  # and where, if it is not here
+    networks = {make.__name__: "" for make in MODELS}
     for file in map(Path, files):
-        module = _module(_existing(file).resolve())
+        whole = _existing(file).resolve()
+        if any(_is_copy(whole, plugin) for plugin in plugins):
+            continue
+        module = _module(whole)
         written = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
         kinds, made = [value for value in written if _counts(value)], [value for value in written if _makes_net(value)]
         if not kinds and not made:
@@ -128,16 +132,29 @@ def _read(files: tuple[str, ...]) -> tuple[Plugin, ...]:
                 rule = "must be a frozen dataclass, got a plain class; write @dataclass(frozen=True) above it"
                 raise BadInput(f"{kind.__name__} in {file} {rule}")
             if name in taken:
-                raise BadInput(f'name of {kind.__name__} in {file} must be new, got "{name}", which there is already')
-            taken.add(name)
+                rule = f'must be new, got "{name}", which there is already{taken[name]}'
+                raise BadInput(f"name of {kind.__name__} in {file} {rule}")
+            taken[name] = _also_in(file)
         for make in made:
             if make.__name__ in networks:
-                raise BadInput(
-                    f"name of {make.__name__} in {file} must be new, got that of a network which there is already"
-                )
-            networks.add(make.__name__)
-        plugins.append(Plugin(tuple(kinds), tuple(made), _digests(module)))
+                rule = f"must be new, got that of a network which there is already{networks[make.__name__]}"
+                raise BadInput(f"name of {make.__name__} in {file} {rule}")
+            networks[make.__name__] = _also_in(file)
+        plugins.append(Plugin(tuple(kinds), tuple(made), _digests(module), file))
     return tuple(plugins)
+
+
+def _also_in(file: Path) -> str:
+    return f" in {file}; rename one, or leave out one of the files"
+
+
+def _is_copy(file: Path, plugin: Plugin) -> bool:
+    """Whether it has the same bytes, and no other version of a file that it imports lies next to it."""
+    for name, digest in plugin.digests.items():
+        one = file if name == plugin.file.name else file.parent / name
+        if one.is_file() and sha256(one.read_bytes()) != digest:
+            return False
+    return True
 
 
 def _counts(kind: object) -> bool:
@@ -161,7 +178,8 @@ def _module(file: Path) -> ModuleType:
         sys.path.append(str(file.parent))
     there = importlib.util.find_spec(name)
     if there is None or there.origin is None or Path(there.origin).resolve() != file:
-        raise BadInput(f"a plugin must not have the name of another module, got {file.name}; rename it")
+        other = f" (the other is {there.origin})" if there and there.origin else ""
+        raise BadInput(f"a plugin must not have the name of another module, got {file.name}; rename it{other}")
     try:
         return importlib.import_module(name)
     except BadInput:

@@ -74,12 +74,22 @@ class Execution:
 
 
 @dataclass(frozen=True)
+class TaskEnd:
+    """A task that is not the last has been learnt."""
+
+    number: int  # from 1
+    of: int
+    accuracy: float  # class-IL, in percent, over the tasks so far
+
+
+@dataclass(frozen=True)
 class Event:
-    """Something happened in job number ``job``: an epoch ended, there is something to say, or the job ended (with an
-    ``accuracy``, an ``error``, or ``stopped``)."""
+    """Something happened in job number ``job``: an epoch or a task ended, there is something to say, or the job ended
+    (with an ``accuracy``, an ``error``, or ``stopped``)."""
 
     job: int
     epoch: Epoch | None = None
+    task: TaskEnd | None = None
     remark: str | None = None
     accuracy: float | None = None
     error: str | None = None
@@ -192,11 +202,24 @@ def _train(
         lacking = folder.cut_metrics(run.plan.epochs_before(run.state.stage) + run.state.epoch)
         for remark in [*run.remarks, *([lacking] if lacking else [])]:
             listen(Event(number, remark=remark))
-        yield from run.advance()
+        yield from _advance(run, lambda task: listen(Event(number, task=task)))
         result = _result(run, job, how) | {"source": sources[-1]}
         result |= {"sources": sources} if len(sources) > 1 else {}
         folder.finish(result, _kept(run), _model(run, experiment) if how.model else None)
         return result
+
+
+def _advance(run: Run, task_ended: Callable[[TaskEnd], None]) -> Iterator[bool]:
+    """As ``Run.advance``. Online, a stream may end several tasks, or none."""
+    stage, said = run.state.stage, sum(end < run.state.stage for end in run.plan.last)
+    for going in run.advance():
+        if run.state.stage > stage:
+            stage = run.state.stage
+            number = sum(end < stage for end in run.plan.last)
+            if number > said:
+                said, accuracies = number, run.state.class_il[-1][:number]
+                task_ended(TaskEnd(number, len(run.plan.last), sum(accuracies) / number))
+        yield going
 
 
 def _make_run(

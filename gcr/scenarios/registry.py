@@ -176,11 +176,12 @@ def _own_entry(name: str) -> Entry:
     n_classes = len(about.class_names)
     n_tasks = min(OWN_TASKS, n_classes)
     std = tuple(max(value, 1e-3) for value in about.std)  # a channel without contrast must not blow up
+    moves = Views.moves(about.shape) | ({} if about.mirrored else {"flip": False})
     return replace(
         recorded(name),
         summary=f"your own: {sum(about.train)} + {sum(about.test)} images, {n_classes} classes in {n_tasks} tasks",
         n_classes=n_classes,
         n_tasks=n_tasks,
-        views=Views(mean=about.mean, std=std, **Views.moves(about.shape)),
+        views=Views(mean=about.mean, std=std, **moves),
         buffer=max(500, 10 * n_classes),
     )

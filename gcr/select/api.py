@@ -12,7 +12,7 @@ For a target t, rows and weights minimise ``| t - sum_j w_j g_j |^2 + ridge * |w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace as replaced
 from typing import Any
 
@@ -54,6 +54,7 @@ def select_coreset(
     groups: Any = None,
     keep: Any = None,
     cost: Any = None,
+    progress: Callable[[float, float], object] | None = None,
 ) -> Coreset:
     """Choose ``budget`` rows and weights whose weighted sum of gradients comes nearest to that of all rows.
 
@@ -70,10 +71,13 @@ def select_coreset(
     is what the rows may cost together, and the row of largest correlation per cost comes next. With any of these three,
     matching ends where no row helps, and ``note`` says so.
 
+    ``progress(done, budget)`` is called now and then with what of the budget is used, and with all of it at the end.
     Rows and weights come back as the kind of array that came in, on its device; ``note`` says what was out of the
     ordinary, ``gcr.explain`` how near they come. Half-precision input is computed in float64 and its weights come back
     as float32.
     """
+    if progress is not None and not callable(progress):
+        raise BadInput(f"progress must be a function of what is done and the budget, got {progress!r}")
     first = gradients.features if isinstance(gradients, LastLayerGradients) else gradients
     device = first.device if isinstance(first, Tensor) else torch.device("cpu")
     rows = as_gradients("gradients", gradients, device, finite=False)
@@ -92,9 +96,10 @@ def select_coreset(
     check_finite("residuals", rows.residuals)
     price = None if cost is None else _cost(cost, n, device)
     shares, total = _shares(budget, division, n, price)
+    tell = None if progress is None else lambda done: progress(min(done, total), total)
     if target is None and keep is None and price is None:
         budgets = None if shares is None else [int(share) for share in shares]
-        chosen = match(rows, division, old, int(total), ridge, tolerance, int(replace), budgets=budgets)
+        chosen = match(rows, division, old, int(total), ridge, tolerance, int(replace), None, budgets, tell)
     else:
         if replace:
             raise BadInput("replace exchanges rows of the pool's own sum; leave it out with target, keep or cost")
@@ -104,7 +109,11 @@ def select_coreset(
         counts = shares if shares is not None else [total]
         names = None if division is None else division.unique().tolist()
         passes_on = not isinstance(budget, Mapping)
-        chosen = match_targets(rows, members, counts, old, targets, kept, price, ridge, tolerance, names, passes_on)
+        chosen = match_targets(
+            *(rows, members, counts, old, targets, kept, price, ridge, tolerance, names, passes_on), tell=tell
+        )
+    if tell is not None:
+        tell(total)
     if division is not None and (empty := _without_row(division, chosen.rows, budget)):
         shown = ", ".join(map(str, empty[:5])) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
         without = f"no row for {'class' if groups is None else 'group'} {shown}"

@@ -6,10 +6,13 @@ A problem has rows g_j and a target t, their sum with given weights, and asks fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+Tell = Callable[[float], object]  # hears how much of a budget is used
 
 GAIN = 1e-12  # a row helps if its correlation exceeds this share of the largest one at the start
 SINGULAR = 1e-13  # a row lies in the span of the support if less than this share of its squared length is new

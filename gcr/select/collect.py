@@ -21,6 +21,8 @@ from gcr.select.checks import as_matrix, is_whole
 from gcr.select.projected import ProjectedGradients, Projector, collect_projected
 from gcr.settings import BadInput
 
+Progress = Callable[[int, int], object]  # (batches done, of how many)
+
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """One value per example."""
@@ -35,6 +37,7 @@ def collect(
     last_layer: nn.Linear | None = ...,
     *,
     gradients: Literal["last-layer"] = ...,
+    progress: Progress | None = ...,
 ) -> Pool: ...
 
 
@@ -49,6 +52,7 @@ def collect(
     width: int = ...,
     seed: int = ...,
     to: str | Path | None = ...,
+    progress: Progress | None = ...,
 ) -> ProjectedGradients: ...
 
 
@@ -63,6 +67,7 @@ def collect(
     width: int | None = None,
     seed: int | None = None,
     to: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Pool | ProjectedGradients:
     """Run ``net`` once over ``loader`` (batches of inputs and labels), in evaluation mode, and collect gradients.
 
@@ -77,10 +82,14 @@ def collect(
     ("lora_"), or of those in a list, projected by ``seed`` (0) to ``width`` (8,192) numbers. With a file name ``to``,
     rows go to that file batch by batch, and a second call goes on where the first ended; of the rows there it computes
     the first and the last again and compares them, and trusts the others.
+
+    ``progress(done, batches)`` is called after each batch; ``batches`` is 0 where the loader has no length.
     """
+    if progress is not None and not callable(progress):
+        raise BadInput(f"progress must be a function of batches done and their number, got {progress!r}")
     if gradients not in ("last-layer", "projected"):
         raise BadInput(f"gradients must be 'last-layer' or 'projected', got {gradients!r}")
-    modes = {module: module.training for module in net.modules()}
+    modes, batches = {module: module.training for module in net.modules()}, _batches(loader, progress)
     try:
         net.eval()
         if gradients == "projected":
@@ -91,25 +100,31 @@ def collect(
                 raise BadInput(f"width must be a whole number >= 1, got {width!r}")
             if not is_whole(seed) or seed < 0:
                 raise BadInput(f"seed must be a whole number >= 0, got {seed!r}")
-            return collect_projected(Projector(net, loss, parameters, int(width), int(seed)), _batches(loader), to)
+            return collect_projected(Projector(net, loss, parameters, int(width), int(seed)), batches, to)
         if not all(given is None for given in (parameters, width, seed, to)):
             raise BadInput("parameters, width, seed and to go with gradients='projected'")
-        return _last_layer(net, loader, loss, last_layer)
+        return _last_layer(net, batches, loss, last_layer)
     finally:
         for module, mode in modes.items():
             module.training = mode
 
 
-def _batches(loader: Iterable[tuple[Any, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    for batch in loader:
+def _batches(loader: Iterable[tuple[Any, Tensor]], progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
+    try:
+        number = len(loader)  # type: ignore[arg-type]
+    except TypeError:  # also of a DataLoader over an IterableDataset
+        number = 0
+    for done, batch in enumerate(loader, 1):
         if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(b, Tensor) for b in batch):
             raise BadInput("loader must give pairs of tensors, (inputs, labels)")
         yield batch[0], batch[1]
+        if progress is not None:
+            progress(done, number)
 
 
 def _last_layer(
     net: nn.Module,
-    loader: Iterable[tuple[Any, Tensor]],
+    batches: Iterable[tuple[Tensor, Tensor]],
     loss: Callable[[Tensor, Tensor], Tensor],
     last_layer: nn.Linear | None,
 ) -> Pool:
@@ -126,7 +141,7 @@ def _last_layer(
     )
     columns: list[tuple[Tensor, Tensor, Tensor]] = []
     try:
-        for given, known in _batches(loader):
+        for given, known in batches:
             inputs, labels = given.to(device), known.to(device)
             seen.clear()
             with torch.no_grad():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gcr.select import omp, omp_blocks, omp_factors
-from gcr.select.batched_problems import Problems
+from gcr.select.batched_problems import Problems, Tell
 from gcr.select.coreset import Coreset, class_budgets, rows_by_class
 from gcr.select.gradients import LastLayerGradients
 from gcr.select.swap import replace_rows
@@ -39,6 +39,7 @@ def match(
     replace: int = 0,
     barred: Tensor | None = None,
     budgets: list[int] | None = None,
+    tell: Tell | None = None,
 ) -> Coreset:
     """The rows and weights whose gradient comes nearest to that of the pool, class by class where there are labels.
 
@@ -50,11 +51,12 @@ def match(
     everything = torch.arange(len(gradients), device=weights.device)
     groups = [everything] if labels is None else rows_by_class(labels)
     budgets = budgets or class_budgets([len(rows) for rows in groups], budget)
-    topped_up, without_gradient = 0, 0
+    topped_up, without_gradient, done = 0, 0, 0
 
     def solve(problems: Problems, shares: Tensor, _: Tensor) -> Tensor:
-        nonlocal topped_up, without_gradient
-        found, filled, zero = _solve(problems, shares, ridge, tolerance, replace)
+        nonlocal topped_up, without_gradient, done
+        found, filled, zero = _solve(problems, shares, ridge, tolerance, replace, _beyond(done, tell))
+        done += int(shares.sum()) if tell else 0
         topped_up, without_gradient = topped_up + filled, without_gradient + zero
         return found
 
@@ -86,7 +88,13 @@ def by_group(
     return Coreset(rows[order], torch.cat([part for _, part in chosen])[order].to(weights.dtype))
 
 
-def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, replace: int) -> tuple[Tensor, int, int]:
+def _beyond(done: float, tell: Tell | None) -> Tell | None:
+    return None if tell is None else lambda more: tell(done + more)
+
+
+def _solve(
+    problems: Problems, shares: Tensor, ridge: float, tolerance: float, replace: int, tell: Tell | None
+) -> tuple[Tensor, int, int]:
     """Weights [b, n], how many rows were topped up, and how many problems have no gradient at all."""
     correlation, energy = problems.target()
     if not bool(torch.isfinite(energy).all()):
@@ -94,10 +102,11 @@ def _solve(problems: Problems, shares: Tensor, ridge: float, tolerance: float, r
             "gradients are too long: their inner products overflow; scale them down, and ridge by the square"
         )
     if problems.gram is None and _prefers_blocks(problems, shares):
-        weights = _by_blocks(problems, correlation, energy, shares, ridge, tolerance)
+        weights = _by_blocks(problems, correlation, energy, shares, ridge, tolerance, tell)
+    elif problems.gram is None:
+        weights = omp_factors.matching_pursuit(problems, shares, ridge, tolerance, tell)
     else:
-        solver = omp_factors if problems.gram is None else omp
-        weights = solver.matching_pursuit(problems, shares, ridge, tolerance)
+        weights = omp.matching_pursuit(problems, shares, ridge, tolerance)
     if replace:
         weights = replace_rows(problems, weights, ridge, replace)
     missing = shares - (weights > 0).sum(1)
@@ -137,7 +146,13 @@ def _room_for_large(device: torch.device) -> int:
 
 
 def _by_blocks(
-    problems: Problems, correlation: Tensor, energy: Tensor, shares: Tensor, ridge: float, tolerance: float
+    problems: Problems,
+    correlation: Tensor,
+    energy: Tensor,
+    shares: Tensor,
+    ridge: float,
+    tolerance: float,
+    tell: Tell | None,
 ) -> Tensor:
     """One problem after another: [b, n]."""
     nothing = torch.zeros(0, dtype=torch.int64, device=shares.device)
@@ -152,6 +167,7 @@ def _by_blocks(
             tolerance,
             problems.valid[b],
             nothing,
+            tell=_beyond(float(shares[:b].sum()), tell),
         ).run()
         for b in range(len(shares))
     ]
@@ -170,6 +186,7 @@ def match_targets(
     tolerance: float,
     names: list[int] | None = None,
     passes_on: bool = False,
+    tell: Tell | None = None,
 ) -> Coreset:
     """Rows of each group that match its share of each target ([c, f] matrices), or the group's own sum.
 
@@ -181,7 +198,7 @@ def match_targets(
     free = torch.ones(len(gradients), dtype=torch.bool, device=weights.device)
     is_kept = torch.zeros_like(free).index_fill(0, keep, True)
     whole, parts, missing = float(sum(budgets)), list[tuple[Tensor, Tensor, int]](), 0.0
-    spare, unspent, unserved = 0.0, 0.0, 0
+    spare, unspent, unserved, done = 0.0, 0.0, 0, 0.0
     for group, (rows, budget) in enumerate(zip(groups, budgets, strict=True)):
         kept = torch.nonzero(is_kept[rows]).flatten()
         needed = len(kept) if cost is None else float(cost[rows][kept].sum())
@@ -206,9 +223,11 @@ def match_targets(
             price = None if cost is None else cost[rows]
             allowed = share if price is None else (share + spare) * (1 + 1e-12)  # shares are rounded
             matching = omp_blocks.Matching(
-                left, right, correlation, energy, allowed, ridge, tolerance, free[rows], kept, price
+                *(left, right, correlation, energy, allowed, ridge, tolerance, free[rows], kept, price),
+                tell=_beyond(done, tell),
             )
             found = matching.run()
+            done += share
             taken = torch.nonzero((found > 0) | is_kept[rows]).flatten()
             free[rows[taken]] = False
             parts.append((rows[taken], found[taken], number))

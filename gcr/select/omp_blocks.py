@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gcr.select.batched_problems import Tell
 from gcr.select.nnls import nonnegative_solution
 from gcr.select.omp_guess import Guess, Problem, Reached, Support
 
@@ -58,6 +59,7 @@ class Matching(Problem):
     lines: Tensor | None = None  # [most, n]: <g_s, g_j> of the slots, if they are held; of ``rough`` rows
     reached: Reached | None = None  # candidates of the last block, unless P was computed anew since
     age: int = 0  # blocks since P was fresh
+    tell: Tell | None = None  # hears what of the budget is used
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -224,6 +226,8 @@ class Matching(Problem):
         """Until the budget is used up, or no row helps."""
         while self.block():
             self.age += 1
+            if self.tell is not None:
+                self.tell(self.budget - self.room())
             if self.age >= FRESH or len(self.support.rows) <= CANDIDATES:  # while it costs nothing
                 self.refresh()
         self.refresh(final=True)  # without the rounding of many blocks

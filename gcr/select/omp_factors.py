@@ -12,12 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gcr.select.batched_problems import GAIN, SINGULAR, Problems
+from gcr.select.batched_problems import GAIN, SINGULAR, Problems, Tell
 from gcr.select.nnls import nonnegative_solution, only, to_front
 
 
-def matching_pursuit(problems: Problems, budgets: Tensor, ridge: float, tolerance: float = 0.0) -> Tensor:
-    """Weights [b, n] of the greedy solution of every problem, zero off its support. ``budgets`` is [b]."""
+def matching_pursuit(
+    problems: Problems, budgets: Tensor, ridge: float, tolerance: float = 0.0, tell: Tell | None = None
+) -> Tensor:
+    """Weights [b, n] of the greedy solution of every problem, zero off its support. ``budgets`` is [b]. ``tell`` hears
+    how many rows there are so far."""
     longest = int(budgets.max())
     correlation, energy = problems.target()
     floor = GAIN * correlation.abs().amax(1)
@@ -41,6 +44,8 @@ def matching_pursuit(problems: Problems, budgets: Tensor, ridge: float, toleranc
         if not any_running:
             support.refresh(width)  # the last word on the weights, without the rounding of many small updates
             return support.spread(correlation).clamp_min(0)
+        if tell is not None:
+            tell(float(support.count.sum()))
         if any_negative:
             some = torch.nonzero(negative).flatten()
             part = support.pick(some)

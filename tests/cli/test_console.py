@@ -10,10 +10,10 @@ from gcr.analysis.formats import Entry, Sheet
 from gcr.cli import console
 from gcr.cli.console import Console
 from gcr.cli.launch import memory_line
-from gcr.cli.progress import LINE_SECONDS, TableProgress
+from gcr.cli.progress import LINE_SECONDS, TASK_SECONDS, RunProgress, TableProgress
 from gcr.experiments.experiment import compose
 from gcr.runs.folder import RunFolder
-from gcr.runs.job import Event, Job
+from gcr.runs.job import Event, Job, TaskEnd
 from gcr.training import Epoch
 
 LONG = "gcr + class-balanced (variant=paper, normalise=weights, contrast=logits)"
@@ -159,6 +159,53 @@ def test_a_run_that_others_trained_is_counted_apart(tmp_path):
     progress.listen(Event(0, accuracy=70.0))
     progress.listen(Event(1, accuracy=71.0))
     assert (progress.done, progress.elsewhere) == (2, 1)
+
+
+@pytest.mark.parametrize("forced", [False, True], ids=["a log", "a log with FORCE_COLOR"])
+def test_a_log_of_runs_has_plain_lines_at_ends_of_tasks_and_epochs(tmp_path, forced):
+    made, clock, _ = watched(tmp_path, n=2)
+    file = io.StringIO()
+    with RunProgress(made.jobs, Console(file=file, force_terminal=forced, width=500), clock) as progress:
+
+        def said(seconds, event):
+            clock.now += seconds
+            before = file.tell()
+            progress.listen(event)
+            return file.getvalue()[before:]
+
+        name = "seq-digits-er-k100 seed 0: "
+        assert said(5.0, Event(0, epoch=epoch(1))) == ""
+        assert said(1.0, Event(0, task=TaskEnd(1, 5, 99.0))) == ""
+        first = f"{name}epoch 1 of 1, task 1: loss 1.000, training accuracy 50.00"
+        assert said(LINE_SECONDS, Event(0, epoch=epoch(4))) == f"{first}; 0/2 runs, 20% of steps, 2 min left\n"
+        assert said(1.0, Event(0, task=TaskEnd(2, 5, 81.2))) == ""
+        end = f"{name}task 3 of 5 done, class-IL 71.25; 0/2 runs, 20% of steps, "
+        assert said(TASK_SECONDS, Event(0, task=TaskEnd(3, 5, 71.25))).startswith(end)
+        assert said(2.0, Event(1, epoch=epoch(1))) == ""
+        assert said(TASK_SECONDS, Event(0, accuracy=70.0)).startswith(f"{name}done, class-IL 70.00; 1/2 runs, ")
+    assert "\x1b" not in file.getvalue()
+
+
+def test_the_time_left_of_continued_runs_goes_by_what_is_done_now(tmp_path):
+    made, clock, file = watched(tmp_path, n=1)
+    made.jobs[0].folder.path.mkdir(parents=True)
+    (made.jobs[0].folder.path / "checkpoint-8.safetensors").touch()
+    progress = RunProgress(made.jobs, Console(file=file, width=500), clock)
+    progress.listen(Event(0, epoch=epoch(80, 100)))
+    clock.now = LINE_SECONDS
+    progress.listen(Event(0, epoch=epoch(90, 100)))
+    assert file.getvalue().endswith("0/1 runs, 90% of steps, 30 s left\n")
+
+
+def test_a_log_with_colours_forced_has_plain_lines_of_tables_too(tmp_path):
+    made, clock, file = watched(tmp_path)
+    with TableProgress(
+        made.jobs, Console(file=file, force_terminal=True, width=500), [1.0] * 4, clock=clock
+    ) as progress:
+        clock.now = LINE_SECONDS
+        progress.listen(Event(0, epoch=epoch(2)))
+    assert file.getvalue().startswith("0/4 runs done, 1 running, 3 queued; ")
+    assert "\x1b" not in file.getvalue()
 
 
 # --- The size of memory

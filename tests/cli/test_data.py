@@ -117,6 +117,7 @@ def test_a_run_without_its_data_says_how_to_get_it(gcr, cache, tmp_path):
         (("check", "cifar10"), "get it with: gcr data get cifar10, or gcr data import cifar10 PATH"),
         (("check", "../birds"), "a data set's name must be"),
         (("import", "birds", "nowhere"), "nowhere does not exist"),
+        (("import", "mnist", ".", "--no-mirror"), "whether mnist is mirrored is part of its scenario"),
         (("get", "imagenet1k"), "cannot be downloaded without an account"),
         (
             ("get", "mnist", "--mirror", "http://127.0.0.1:9"),

@@ -256,6 +256,7 @@ def test_every_file_is_looked_at_when_opened(cache, file):
         ("class_names", [1, 2, 3]),
         ("bytes", {}),
         ("sha256", ["x"]),
+        ("mirrored", "no"),
         ("name", "others"),
     ],
 )

@@ -17,6 +17,8 @@ from gcr.data import is_cached, open_cached
 from gcr.data.catalog import Archive
 from gcr.data.download import fetch
 from gcr.data.importing import get_set, import_set
+from gcr.files import read_json
+from gcr.scenarios import entry, load
 from gcr.settings import BadInput
 
 
@@ -104,6 +106,22 @@ def test_import_says_if_all_pictures_are_nearly_black(cache, tmp_path, n_bits):
     said = []
     import_set("deep", [tmp_path / "photos"], say=said.append)
     assert ("no training image has a value above 16 of 255" in said[-1]) == (n_bits == 12)
+
+
+def test_a_set_that_is_not_mirrored(cache, tmp_path):
+    """Nothing changes for sets that are: their files and fingerprints are those of before."""
+    made.write_folder(tmp_path / "photos", made.pictures(parts=("",), n=4))
+    before = import_set("birds", [tmp_path / "photos"], size=16)
+    assert "mirrored" not in read_json(cache / "birds/about.json")
+    assert entry("birds").views.flip
+    after = import_set("birds", [tmp_path / "photos"], size=16, mirrored=False)
+    assert (after.mirrored, open_cached("birds").about.mirrored) == (False, False)
+    assert after.sha256 == before.sha256
+    assert after.fingerprint != before.fingerprint  # its runs are not continued with the other views
+    assert not entry("birds").views.flip
+    assert load("birds").views.pad == 2
+    with pytest.raises(BadInput, match="whether cifar10 is mirrored is part of its scenario, got --no-mirror; leave"):
+        import_set("cifar10", [tmp_path / "photos"], mirrored=False)
 
 
 def test_import_names_the_folder_it_found(cache, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Methods and selectors from files of one's own."""
 
 import json
+import os
 import re
 import sys
 from textwrap import dedent
@@ -159,6 +160,50 @@ def test_a_network_that_is_none_and_names_that_are_taken(plugin):
     plugin("def {name}(image_shape, n_classes):\n    return None\n", names=("mlp",))
     with pytest.raises(BadInput, match=r"name of mlp in .* must be new"):
         compose("seq-digits", "er")
+
+
+def both(monkeypatch, *files):
+    monkeypatch.setenv(plugins.VARIABLE, os.pathsep.join(map(str, files)))
+
+
+@pytest.mark.parametrize("part", [METHOD, SELECTOR, NETWORKS], ids=["method", "selector", "network"])
+def test_a_name_that_two_files_have_is_refused_with_both(plugin, monkeypatch, part):
+    first, second = plugin(part, names=("mine",)), plugin(part, "\n# another\n", names=("mine", ""))
+    both(monkeypatch, first, second)
+    again = f"which there is already in {re.escape(str(first))}; rename one, or leave out one of the files"
+    with pytest.raises(BadInput, match=f"in {re.escape(str(second))} must be new, .* {again}"):
+        plugins.own()
+
+
+def test_a_module_of_the_name_in_another_folder_is_named(plugin, tmp_path, monkeypatch):
+    first = plugin(METHOD)
+    second = tmp_path / "results" / first.name
+    second.parent.mkdir()
+    second.write_text(first.read_text() + "# changed since\n")
+    both(monkeypatch, first, second)
+    with pytest.raises(BadInput, match=rf"got {first.name}; rename it \(the other is {re.escape(str(first))}\)"):
+        plugins.own()
+
+
+@pytest.mark.parametrize("name", [None, "renamed.py"])
+def test_a_copy_of_a_file_is_that_file(plugin, tmp_path, monkeypatch, name):
+    """As one given by its path, and kept next to the results."""
+    helper = tmp_path / f"aid_{tmp_path.name}.py"
+    helper.write_text("FACTOR = 2.0\n")
+    file = plugin(METHOD, SELECTOR, NETWORKS + f"\nfrom {helper.stem} import FACTOR\n", names=("louder", "newest", "n"))
+    alone = compose("seq-digits", "louder", selector="newest", overrides={"model": "n"})
+    before = plugins.digests(alone.method, alone.memory, alone.model)
+    copy = tmp_path / "results" / (name or file.name)
+    copy.parent.mkdir()
+    copy.write_bytes(file.read_bytes())
+    both(monkeypatch, file, copy, file)
+    twice = compose("seq-digits", "louder", selector="newest", overrides={"model": "n"})
+    assert twice == alone
+    assert plugins.digests(twice.method, twice.memory, twice.model) == before
+    (copy.parent / helper.name).write_text("FACTOR = 3.0\n")  # not what the first imports
+    plugins._read.cache_clear()
+    with pytest.raises(BadInput, match="which there is already in" if name else "the name of another module"):
+        plugins.own()
 
 
 def test_settings_that_a_method_of_ones_own_ignores_are_refused(plugin):

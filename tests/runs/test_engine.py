@@ -42,6 +42,19 @@ def test_processes_give_the_same_numbers_as_one(tmp_path):
         assert ours.folder.result()["task_il"] == theirs.folder.result()["task_il"]
 
 
+@pytest.mark.parametrize(("stream", "numbers"), [({}, [1, 2, 3, 4]), ({"online": True, "stream": 700}, [2, 4])])
+def test_ends_of_tasks_have_the_accuracy_so_far(tmp_path, stream, numbers):
+    """Online, a stream may end several tasks. The end of the last is that of the run."""
+    experiment = compose("seq-digits", "er", overrides={"epochs": 1, "model": "mlp"} | stream)
+    todo, events = Job(experiment, RunFolder.of(tmp_path, experiment)), []
+    assert run_all([todo], events.append, Execution("cpu", processes=1)).failed == 0
+    matrix = todo.folder.result()["class_il"]["matrix"]
+    said = [event.task for event in events if event.task is not None]
+    assert [(end.number, end.of) for end in said] == [(number, 5) for number in numbers]
+    for end, accuracies in zip(said, matrix, strict=False):
+        assert end.accuracy == pytest.approx(sum(accuracies[: end.number]) / end.number)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

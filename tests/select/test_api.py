@@ -226,6 +226,32 @@ def test_gradients_that_carry_a_graph():
     assert not chosen.weights.requires_grad
 
 
+@pytest.mark.parametrize(
+    ("options", "shape", "calls"),
+    [
+        ({}, (3000, 600), 3),
+        ({"labels": torch.arange(3000) % 3}, (3000, 99), 10),
+        ({"labels": torch.arange(60) % 3}, (60, 600), 1),
+        ({"keep": [5, 7]}, (300, 600), 2),
+        ({"cost": torch.rand(300, generator=torch.Generator().manual_seed(2)) + 0.5}, (300, 600), 2),
+        ({"target": [torch.ones(600), -torch.ones(600)]}, (300, 600), 2),
+    ],
+    ids=["blocks", "factors", "gram", "keep", "cost", "targets"],
+)
+def test_progress_goes_up_to_the_budget_and_changes_nothing(options, shape, calls):
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    seen = []
+    chosen = gcr.select_coreset(made, 50, **options, progress=lambda *done: seen.append(done))
+    assert seen[-1] == (50, 50)
+    assert all(0 <= done <= 50 == budget for done, budget in seen)
+    assert len(seen) >= calls
+    again = gcr.select_coreset(made, 50, **options)
+    assert torch.equal(chosen.rows, again.rows)
+    assert torch.equal(chosen.weights, again.weights)
+    with pytest.raises(BadInput, match="progress must be a function of what is done and the budget, got True"):
+        gcr.select_coreset(made, 50, **options, progress=True)
+
+
 # --- Budgets of classes and tasks
 
 

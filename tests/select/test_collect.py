@@ -71,6 +71,16 @@ class HeadFirst(nn.Module):
         return self.head(self.body(x.flatten(1)).relu())
 
 
+@pytest.mark.parametrize("gradients", ["last-layer", "projected"])
+def test_progress_counts_batches(gradients):
+    seen = []
+    gcr.collect(make_net(), batches(), gradients=gradients, progress=lambda *done: seen.append(done))
+    gcr.collect(make_net(), iter(batches()), gradients=gradients, progress=lambda *done: seen.append(done))
+    assert seen == [(1, 2), (2, 2), (1, 0), (2, 0)]
+    with pytest.raises(BadInput, match="progress must be a function of batches done and their number, got True"):
+        gcr.collect(make_net(), batches(), gradients=gradients, progress=True)
+
+
 def test_a_layer_that_does_not_make_the_logits_is_refused():
     net = HeadFirst()
     with pytest.raises(BadInput, match="the output of last_layer must be the output of net"):
