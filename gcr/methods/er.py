@@ -71,6 +71,11 @@ class Bilevel(Er):
 
     At every boundary the selector ``bilevel`` chooses rows and weights by ``min_w L(theta*(w))``: those on which a
     kernel proxy, once fitted, has least error over old buffer and candidates.
+
+    The authors' code for continual learning gives every task an equal share of memory: it chooses from all examples of
+    the task, and cuts the rows of earlier tasks to their first ones. Replay has no weights, but a tuned factor, and
+    takes all of memory in every step. That for streams merges coresets slot by slot. Here one problem over the old
+    buffer and a reservoir of candidates knows no shares of tasks.
     """
 
     name: ClassVar[str] = "bilevel"
