@@ -8,9 +8,15 @@ proportional to the scores and takes it with probability ``s_i / (s_i + c)``.
 
 Gradients are those of cross-entropy by the last layer, ``g = residual (x) [features; 1]``, whose inner products follow
 from the two factors; the authors take the whole network (``gradients="whole"``). As in their code the network is in
-evaluation mode and has already been trained on the batch, and the first examples get the score 0.1. All examples of a
-batch decide at once, by the scores from before it; where two take one slot, the later has it. Examples to compare with
-are drawn with replacement.
+evaluation mode and has already been trained on the batch. All examples of a batch decide at once, by the scores from
+before it; where two take one slot, the later has it. Examples to compare with are drawn with replacement.
+
+The examples of the first batch, which have nothing to be compared with, get the score 0.1, that of Mammoth. The
+authors' 0.1 is a cosine, 1.1 on this scale. So these examples look rare here and tend to stay: their slots are drawn
+with an eleventh of the weight that 1.1 would give, and once drawn they give way to an example of score 0.5 with
+probability 0.17 instead of 0.69.
+Single examples are compared with in Mammoth, too; the authors compare with mean gradients of up to 10 minibatches.
+They also scale scores to 0 to 1, lowest to highest, before slots are drawn, and draw each slot once a batch.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from gcr.memory.buffer import Buffer
 from gcr.select import LastLayerGradients
 from gcr.settings import Settings, setting
 
-FIRST_SCORE = 0.1  # of examples that came when there was nothing to compare them with
+FIRST_SCORE = 0.1  # of examples that came when there was nothing to compare them with; Mammoth's (the authors': 1.1)
 FINE = 2**32  # steps of a score, for drawing by scores
 TINY = 1e-12  # the length of a gradient that counts as none
 

@@ -54,8 +54,10 @@ class Gss(Er):
     """GSS-Greedy: replay from memory of diverse gradients (Aljundi, Lin, Goujaud and Bengio 2019).
 
     What is remembered is decided batch by batch by the policy ``gss-greedy``: an example enters the more likely the
-    less its gradient looks like those of remembered ones, ``c = 1 + max_j cos(g, g_j)``. One update a batch, where the
-    authors' code may take several.
+    less its gradient looks like those of remembered ones, ``c = 1 + max_j cos(g, g_j)``. One step a batch, on new and
+    replayed examples together, as in Mammoth. The authors' scripts go over a batch 3 times on MNIST and 10 times on
+    CIFAR-10 (``repeats``), each time with a step on the batch and, once memory holds something, one on replayed
+    examples.
     """
 
     name: ClassVar[str] = "gss"
@@ -69,6 +71,11 @@ class Bilevel(Er):
 
     At every boundary the selector ``bilevel`` chooses rows and weights by ``min_w L(theta*(w))``: those on which a
     kernel proxy, once fitted, has least error over old buffer and candidates.
+
+    The authors' code for continual learning gives every task an equal share of memory: it chooses from all examples of
+    the task, and cuts the rows of earlier tasks to their first ones. Replay has no weights, but a tuned factor, and
+    takes all of memory in every step. That for streams merges coresets slot by slot. Here one problem over the old
+    buffer and a reservoir of candidates knows no shares of tasks.
     """
 
     name: ClassVar[str] = "bilevel"

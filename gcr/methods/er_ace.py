@@ -2,11 +2,16 @@
 
 ``loss = CE(new; C_new) + CE(replay; C_old)``, where ``CE(.; C)`` is cross-entropy with its softmax over the classes C
 alone. C_new are the classes of the new batch: others get no gradient from it, so new classes do not push the features
-of old ones away. C_old are all classes seen so far. The authors' code lets classes not seen yet take part in both, so
-that their logits are pushed down (``unseen="rivals"``); the paper's equation leaves them out (``"absent"``).
+of old ones away. C_old are all classes seen so far. The paper's equation leaves classes not seen yet out of both
+(``unseen="absent"``). By default they take part in both, so that their logits are pushed down (``"rivals"``).
 
-The head is linear as everywhere here, where the authors normalise features and weights. Replay begins with the second
-step, without regard to tasks, as in their code.
+The authors' code, and Mammoth's, has no mask for replayed examples, which is the same, and for new ones goes by index:
+with C_new take part all classes from the highest one seen, itself included, on. So that class is a rival even where
+the batch has none of it, and an unseen class below it is none.
+
+The head is linear as everywhere here; theirs is a cosine of features and weights, times 10. The mask is there from the
+first step on and replay from the second, without regard to tasks, as in the authors' code. In Mammoth both begin with
+the second task, unless told otherwise.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ class ErAce(Method):
 
     unseen: str = setting(
         "rivals",
-        "classes not seen yet: rivals in every softmax (authors' code), or absent from it (paper)",
+        "classes not seen yet: rivals in every softmax (nearly the authors' code), or absent from it (paper)",
         choices=("rivals", "absent"),
     )
 

@@ -3,7 +3,12 @@
 ``loss = CE(new)``, with gradient g, and for every past task k the gradient g_k of the mean CE over what memory keeps
 of it. If ``g . g_k < 0`` for any k, the step goes along ``g~ = G^T v + g`` instead (G has the rows g_k), where v solves
 the paper's dual with the margin of its code, ``min_v 1/2 v^T G G^T v + (G g)^T v`` subject to ``v >= margin``. With
-``v = margin + z`` this is the point nearest to ``g + margin * sum_k g_k`` that has ``g~ . g_k >= 0`` for all k.
+``v = margin + z`` this is the point nearest to ``g + margin * sum_k g_k`` that has ``g~ . g_k >= 0`` for all k, up to a
+small ridge (``RIDGE`` of ``gem_qp``).
+
+The authors' code adds 1e-3 to the diagonal of ``G G^T``, whatever the lengths in it. So it also lowers v, and lets
+``g~ . g_k`` fall to ``-1e-3 v_k``, which counts where gradients are short. It keeps the last examples of a task, and
+on CIFAR compares outputs of a task alone; here memory is drawn at random from each class, and all outputs count.
 """
 
 from __future__ import annotations

@@ -11,7 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-RIDGE = 1e-11  # on unit diagonals: M is definite even where directions repeat; moves w by 3e-6 |g| at the very most
+# On the diagonal of M once the rows of G have length 1, so that M is definite even where directions repeat. No slope
+# of x along them falls below -sqrt(RIDGE / 2) |g| = -2.3e-6 |g|, but for rounding. How far x itself moves has no such
+# bound: between directions that are opposite but for 1e-7 it may move by |g|.
+RIDGE = 1e-11
 ROUNDING = 1e-13  # of the largest slope: no more negative than this is not negative
 QUICK, CERTAIN = 2, 6  # pivots of either kind for each direction; t full directions have been seen to need 2 t at most
 

@@ -7,8 +7,12 @@ With q the outputs of the network as it was at the end of the previous task, for
 
 (Algorithm 3), as the mean over the new batch and the exemplars replayed with it, which are normalised together. A
 class is predicted by the nearest mean of exemplars (Algorithm 1): ``argmin_c |phi(x) - mu_c|`` with features phi and
-means mu of length 1. The buffer of exemplars is chosen by herding. Under a selector that gives weights, exemplars
-count by their weights in both places.
+means mu of length 1. Under a selector that gives weights, exemplars count by their weights in both places.
+
+A new class is herded from a reservoir of candidates, by default as many in all as the buffer holds, and its exemplars
+follow their mean. Algorithm 4 herds from all images of the class. With ``pool=selector`` the candidates are herded
+from all images of the task first. The authors' code also mixes exemplars into the images of an epoch, where replay
+minibatches are drawn here, and takes means over mirrored exemplars, too.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Of ``search * replay_batch`` different examples of memory (of all, if there are 
 coming step would hurt most. With the virtual step ``v = theta - virtual_lr * grad CE(new)``, an example scores ``l(v)
 - l(theta)``, the rise of its cross-entropy (the paper's s_MI-1), or ``|h_v(x) - h(x)|^2``, how far its logits move.
 The highest scores are retrieved, and ``loss = CE(new) + CE(retrieved)``.
+
+The authors' code replays from the second task on and draws from examples of earlier tasks alone. Here the present
+task's examples are among those drawn, from the second step on: a stream does not say where tasks begin.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Herding: the rows of each class whose running mean stays nearest the class mean. Chosen rows have weight 1.
 
 Algorithm 4 of iCaRL (Rebuffi et al., CVPR 2017). With features phi of length 1 and their mean mu over the class, the
-k-th pick is ``argmin_x || mu - (phi(x) + sum of earlier picks) / k ||``. A row is picked once at most; the mean is not
-scaled back to length 1, as in the authors' code.
+k-th pick is ``argmin_x || mu - (phi(x) + sum of earlier picks) / k ||``. As in the authors' code the mean is not scaled
+back to length 1. A row is picked once at most; theirs may pick it again, which moves the sum and does not count.
 
 Rows are given, and so kept, class by class in the order of choice. A class that has nothing new to choose from gives up
 the last of them (Algorithm 5): its examples are not herded again among themselves.

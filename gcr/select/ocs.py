@@ -7,9 +7,10 @@ last-layer gradients g over the N rows of the pool, a row b is ranked by the sum
 - diversity ``V(b) = -1 / (N - 1) * sum over p != b of cos(g_b, g_p)``;
 - affinity ``A(b) = cos(g_b, mean g of the kept rows)``, times tau; 0 when the buffer is empty.
 
-The criteria look at the whole pool; the best rows are then taken class by class, as the authors fill their buffer
-with as many rows of each class. The cosine with a gradient of length zero is 0. Every sum over rows is one product of
-the two factors of the gradients, so no matrix of pairs is needed.
+The criteria look at the whole pool; the best rows are then taken class by class, as many of each. The authors' code
+takes as many of each class, too, but those of the latest task at random, and those of earlier ones by S + V among
+themselves. The cosine with a gradient of length zero is 0. Every sum over rows is one product of the two factors of
+the gradients, so no matrix of pairs is needed.
 """
 
 from __future__ import annotations

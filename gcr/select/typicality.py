@@ -7,9 +7,16 @@ number chosen grows by a factor of about 1.4 a round to the class's budget, and 
 clusters as are then to be chosen, or a fifth of that where a class has at most five rows for each.
 
 Rows are given class by class in the order of choice, and a class without candidates gives up the last of them, as in
-herding. That is the authors' rule. Three things differ from their code: typicality counts all rows of a cluster, where
-they leave out those chosen before; distances are not squared; k-means has 20 iterations from random rows, those of
-smallest draw, where theirs has scikit-learn's.
+herding and in the authors' code. What differs from their code:
+
+- they leave rows chosen before out of typicality, and square distances;
+- they take clusters in turn, in an order fixed as a round begins: rows chosen so far, then size. Clusters of up to 5
+  rows have no turn;
+- their rounds end at the powers of 1.4 from 3 on (3, 5, 7, 10, 14, 20, …) and at the budget, ours at the budget and
+  what it is divided by 1.4, again and again;
+- their k-means is scikit-learn's, into 500 clusters at most, ours has 20 iterations from random rows, those of smallest
+  draw;
+- they choose from all images of a class, memory here from a reservoir of candidates (``pool=reservoir``).
 """
 
 from __future__ import annotations

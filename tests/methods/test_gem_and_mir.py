@@ -20,7 +20,7 @@ from gcr.methods import AGem, Batch, Gem, Mir
 from gcr.methods.a_gem import project_on
 from gcr.methods.flat_gradients import parts, vectors
 from gcr.methods.gem import inner_products, project_on_past
-from gcr.methods.gem_qp import gem_multipliers
+from gcr.methods.gem_qp import RIDGE, gem_multipliers
 from gcr.models import build
 from gcr.select import ClassBalanced
 from gcr.settings import BadInput
@@ -61,6 +61,14 @@ def test_the_solution_satisfies_kkt(lines, margin):
     assert (z >= 0).all()
     assert (slopes >= -1e-5 * past.norm(dim=1) * start.norm() - 1e-12).all()
     assert ((z * slopes).abs() <= 1e-5 * start.norm() ** 2 + 1e-12).all()
+
+
+def test_the_ridge_bounds_how_negative_a_slope_is_and_not_how_far_the_point_moves():
+    past = torch.tensor([[1e-7, 1.0], [1e-7, -1.0], [-1.0, 0.0]]).double()  # only 0 has no negative slope
+    g = torch.tensor([-1.0, 0.0]).double()
+    point = g + past.T @ gem_multipliers(past @ past.T, past @ g)
+    assert (past @ point).min() >= -((RIDGE / 2) ** 0.5)
+    assert point.norm() > 0.9
 
 
 @settings(max_examples=100, deadline=None)
