@@ -226,7 +226,6 @@ def methods() -> str:
     for name, label in NAMES.items():
         pair = [group for group in groups.values() if group.experiment["method"]["name"] == name]
         if pair:
-            label += ", two steps" if pair[0].experiment["training"]["repeats"] == 2 else ""
             rows.append([label, *(str(group.mean("accuracy")) for group in pair), f"{pair[0].memory_bytes:,}"])
     return markdown(["method", "offline", "online", "memory bytes"], rows)
 
