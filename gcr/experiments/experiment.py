@@ -27,7 +27,6 @@ from gcr.experiments.variants import (
     ONE_LR,
     ONLINE,
     OPTIMIZER,
-    TRAINING,
     check_variant,
     default_variant,
     has_variants,
@@ -239,10 +238,7 @@ def compose_with(
             "lr": about.stream_lr if streamed and not of_method(ONE_LR, method_class, False) else about.lr,
             **of_method(OPTIMIZER, method_class, {}),
         },
-        "training": {
-            **({"epochs": 1, "batch": about.stream_batch} if streamed else {"epochs": about.epochs}),
-            **of_method(TRAINING, method_class, {}),
-        },
+        "training": {"epochs": 1, "batch": about.stream_batch} if streamed else {"epochs": about.epochs},
     }
     training = Training(**usual["training"] | values["training"])
     one_pass = streamed or training.epochs == 1

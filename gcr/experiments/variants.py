@@ -38,9 +38,6 @@ OPTIMIZER: Mapping[str, Mapping[str, float | str]] = {
     "icarl": {"weight_decay": 1e-5},
     "gcr+": {"weight_decay": 5e-4},
 }
-# Settings of training that differ for a method. OCS trains on half of a batch at a time: its authors pass twice over the
-# batches of a task, here a batch is trained on twice before the next.
-TRAINING: Mapping[str, Mapping[str, int]] = {"ocs": {"repeats": 2}}
 # Methods that take the learning rate of whole tasks in streams, too.
 ONE_LR: Mapping[str, bool] = {"gcr+": True}
 # A setting of the method that is the optimizer's learning rate if not given.

@@ -16,15 +16,13 @@ from gcr.experiments.experiment import compose, owners_of, settings_of
 from gcr.experiments.optimizers import OptimizerSpec
 from gcr.experiments.variants import GCR, PAPER, RELEASED, VARIANTS
 from gcr.memory import Policy
-from gcr.methods import METHODS, DerPlusPlus, Gcr, GcrPlus, Icarl, Mir, Ocs
+from gcr.methods import METHODS, DerPlusPlus, Gcr, GcrPlus, Icarl, Mir
 from gcr.paper.plan import Request, make_plan
 from gcr.select import GradApprox
 from gcr.settings import BadInput, setting, setting_names
-from gcr.training import Training
 
 ONLINE_LR = {"lr": 0.01}
-# What a method has of loss, memory, optimizer and training on S-CIFAR-10, beyond the defaults of fields and those of
-# the scenario: offline, and online.
+# What a method has of loss, memory and optimizer on S-CIFAR-10, beyond the defaults of fields: offline, and online.
 OWN_DEFAULTS = {method.name: ({}, ONLINE_LR) for method in METHODS} | {
     "icarl": ({"weight_decay": 1e-5}, ONLINE_LR | {"weight_decay": 1e-5}),
     "mir": ({"virtual_lr": 0.03}, ONLINE_LR | {"virtual_lr": 0.01}),
@@ -34,7 +32,6 @@ OWN_DEFAULTS = {method.name: ({}, ONLINE_LR) for method in METHODS} | {
         ONLINE_LR | {"alpha": 1.0, "beta": 3.0, "gamma": 1.0, "contrast": "features"},
     ),
     "gcr+": ({"weight_decay": 5e-4}, {"weight_decay": 5e-4}),
-    "ocs": ({"repeats": 2}, ONLINE_LR | {"repeats": 2}),
     "joint": ({}, {}),
 }
 
@@ -42,10 +39,9 @@ OWN_DEFAULTS = {method.name: ({}, ONLINE_LR) for method in METHODS} | {
 def own_defaults(method, online):
     made = compose("seq-cifar10", method, overrides={"online": online})
     parts = [(made.method, type(made.method)), (made.memory, Policy), (made.optimizer, OptimizerSpec)]
-    parts.append((made.training, Training))
     declared = [(part, field) for part, kind in parts if part is not None for field in fields(kind)]
     found = {f.name: getattr(part, f.name) for part, f in declared if getattr(part, f.name) != f.default}
-    return {name: value for name, value in found.items() if name not in ("buffer", "selector", "epochs", "batch")}
+    return {name: value for name, value in found.items() if name not in ("buffer", "selector")}
 
 
 @dataclass(frozen=True)
@@ -262,15 +258,11 @@ def test_defaults_of_methods(method):
     assert (own_defaults(method, False), own_defaults(method, True)) == OWN_DEFAULTS[method]
 
 
-@pytest.mark.parametrize("parent", [DerPlusPlus, Gcr, GcrPlus, Icarl, Mir, Ocs])
+@pytest.mark.parametrize("parent", [DerPlusPlus, Gcr, GcrPlus, Icarl, Mir])
 def test_a_method_that_inherits_has_its_parents_defaults(parent, with_methods):
     heir = dataclass(frozen=True)(type("Heir", (parent,), {"name": "heir", "__annotations__": {"name": ClassVar[str]}}))
     with_methods(heir)
     assert (own_defaults("heir", False), own_defaults("heir", True)) == OWN_DEFAULTS[parent.name]
-
-
-def test_steps_on_a_batch_that_are_asked_for_win():
-    assert compose("seq-digits", "ocs", overrides={"repeats": 1}).training.repeats == 1
 
 
 def test_defaults_that_a_method_declares_itself_win(with_methods):
