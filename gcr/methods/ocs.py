@@ -12,10 +12,10 @@ the selector ``ocs`` with the same criteria.
 
 The authors' code passes over a task's batches, which stay the same, as often as a chosen part goes into a batch: 2
 times for CIFAR-100 and the mixture of data sets, 10 for rotated MNIST. The last pass is what memory is offered. Here
-``gcr run`` takes 2 steps on every batch before the next (``repeats=2``), each with its own choice; memory is offered
-the last. ``gcr.train`` takes one unless ``Training(repeats=2)`` says so. Their gradients are those of nearly the whole
-network, A is with all of memory, and the choice is random in the first 100 batches of a task. At a task's end its rows
-are drawn at random from each class of what was chosen, and those of earlier tasks are cut by S + V.
+each batch has one step, as with every method; ``Training(repeats=2)`` takes two in turn, each with its own choice.
+Their gradients are those of nearly the whole network, A is with all of memory, and the choice is random in the first
+100 batches of a task. At a task's end its rows are drawn at random from each class of what was chosen, and those of
+earlier tasks are cut by S + V.
 """
 
 from __future__ import annotations
