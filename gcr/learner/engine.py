@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from gcr.augment import AnyViews
 from gcr.learner.head import grow_head, grown_extras, refuse_tied
-from gcr.memory import Policy
+from gcr.memory import Policy, offer_balanced
+from gcr.memory.buffer_state import COUNTERS
 from gcr.memory.randomness import generator
 from gcr.methods import Method
 from gcr.models import Network
@@ -174,6 +175,23 @@ class Engine:
         n = memory.remove(rows)
         self.state.offered = len(memory) > 0  # nothing is replayed from an empty one
         return n
+
+    @torch.no_grad()
+    def resize(self, policy: Policy) -> None:
+        """Keep memory by a policy that differs in ``buffer`` alone. What is there stays, as far as it fits, with its
+        priorities: against examples to come it has the chance that it had."""
+        state, old = self.state, self.state.memory
+        assert old is not None
+        assert policy.balanced
+        new = policy.make_buffer(self.shape, self.n_outputs, self.device, self.dtype)
+        held = old.read(old.filled_rows())
+        offer_balanced(new, held, held["score"], losses=held.get("loss"))
+        for name in COUNTERS:
+            if name != "kept":
+                getattr(new, name).copy_(getattr(old, name))
+        self.policy, state.memory = policy, new
+        if self.batch:
+            self._make_runner()
 
     def end_task(self) -> None:
         """Where a selector chooses memory, it does so now."""
