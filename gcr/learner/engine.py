@@ -155,14 +155,26 @@ class Engine:
         state.offered = True
         self._select_if_due(len(labels))
 
+    def stored_logits(self) -> Tensor | None:
+        """A copy, row by row of memory; NaN in rows that hold nothing."""
+        memory = self.state.memory
+        if memory is None or not len(memory):
+            return None
+        logits, rows = memory.columns["logits"], memory.filled_rows()
+        return torch.full_like(logits, torch.nan).index_copy_(0, rows, logits[rows])
+
     @torch.no_grad()
-    def refresh_logits(self) -> None:
-        """Store what is predicted now with the examples of this task, which came when the network knew less."""
+    def refresh_logits(self, before: Tensor | None = None) -> None:
+        """Store what is predicted now with the examples of this task, which came when the network knew less. Those
+        whose logits were stored ``before`` keep them: they came without training, or were trained on already."""
         state, memory = self.state, self.state.memory
         if memory is None:
             return
         rows = memory.filled_rows()
         rows = rows[memory.columns["task"][rows] == (self.task if self._selects_within_tasks else memory.updates)]
+        if before is not None:
+            now = memory.columns["logits"][rows, : before.shape[1]]
+            rows = rows[~(now == before[rows]).logical_or_(now.isnan() & before[rows].isnan()).all(1)]
         with computing(self.precision, self.device):
             for part in rows.split(pass_size(self.shape)):
                 images = self.views.plain(memory.columns["image"][part])

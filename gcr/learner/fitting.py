@@ -84,7 +84,7 @@ def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
     with learner.turn:
         best.restore(training.engine)
         if epochs > 1:
-            training.engine.refresh_logits()
+            training.engine.refresh_logits(training.logits_before)
         learner.fits += 1
         learner.unfinished = False
         learner.end_task()
@@ -97,6 +97,7 @@ class Training:
         self.learner, self.source, self.options, self.epochs, self.show = learner, source, options, epochs, show
         self.steps = source.steps or 0
         self.scheduler: Any = None
+        self.logits_before: Tensor | None = None  # that memory had stored before the first batch
         self.known = 0  # classes whose examples were offered to memory
         self.again = learner.unfinished  # memory may hold these examples already
         learner.unfinished = True
@@ -120,6 +121,7 @@ class Training:
                 self._begin()
                 if number == 0:
                     self._check_validation()
+                    self.logits_before = self.engine.stored_logits()
             if number == 0 and self.again:
                 self.learner.drop_copies(rows)
             if len(labels) == 1 and self.learner.needs_two:  # no batch statistics: remembered, not trained on

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import gcr
 from gcr.augment import Views
 from gcr.learner import fitting
-from gcr.methods import Er, Finetune, GcrPlus
+from gcr.methods import DerPlusPlus, Er, Finetune, GcrPlus
 from gcr.settings import BadInput
 
 X, Y = blobs([A, B])
@@ -597,3 +597,27 @@ def test_a_state_that_a_callback_saved_begins_its_fit_again(tmp_path):
     gcr.Learner(mlp(), memory=200, optimizer=quick).fit(X, NUMBERS, epochs=2, on_epoch=on_epoch)
     learner = gcr.Learner.load(tmp_path, mlp(), optimizer=quick).fit(X, NUMBERS, epochs=2)
     assert held(learner) == sorted(map(tuple, X.tolist()))
+
+
+@pytest.mark.parametrize("given", ["remember", "observe"])
+def test_a_fit_leaves_logits_that_were_stored_before_it(given):
+    """They are what the network said before it learned anything else."""
+    (x, y), (later, labels) = blobs([A, B]), blobs([C])
+    learner = gcr.Learner(mlp(n_out=3), 40, method=DerPlusPlus(), classes=["ant", "bee"])
+    getattr(learner, given)(x, y)
+    before = logits_of_examples(learner)
+    learner.fit(later, labels, epochs=2)
+    after = logits_of_examples(learner)
+    there = before.keys() & after.keys()
+    assert there
+    for row in there:
+        assert torch.equal(before[row], after[row])
+    assert after.keys() - there  # examples of the fit have what is said after it
+    for row in after.keys() - there:
+        said = learner.engine.logits(torch.tensor([row]))[0]
+        assert torch.allclose(after[row], said, atol=1e-6)
+
+
+def logits_of_examples(learner):
+    memory = learner.memory
+    return dict(zip(map(tuple, memory.examples.tolist()), memory.logits, strict=True))
