@@ -233,6 +233,19 @@ def test_another_size_of_memory(gcr, state, memory):
     assert saved.load(StateFolder(state)).memory == memory
 
 
+def test_pictures_that_are_mirrored_stay_so(gcr):
+    """The first update fixes it, as size and network."""
+    for name, shade in (("ant", 0), ("bee", 200)):
+        folder = Path(f"new/{name}")
+        folder.mkdir(parents=True)
+        for number in range(6):
+            Image.new("RGB", (8, 8), (shade, 8 * number, 0)).save(folder / f"{number}.png")
+    assert gcr("update", "state", "new", "--epochs", "1")[0] == 0
+    code, _, said = gcr("update", "state", "new", "--epochs", "1", "--no-mirror")
+    assert code != 0
+    assert "this classifier mirrors pictures" in " ".join(said.split())
+
+
 def test_the_same_examples_again_are_not_trained_on_where_held_out(gcr, state):
     _, _, said = gcr("update", "state", "first.csv", "--epochs", "1")
     assert re.search(r"left out \d+ examples that are copies of held-out ones", said)
