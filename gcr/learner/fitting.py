@@ -170,7 +170,7 @@ class Training:
             value = self._validated(validation)
         if self.show or self.options.on_epoch:
             with self.learner.turn:
-                on_memory = accuracy_on_memory(self.engine)
+                on_memory = accuracy_on_memory(self.engine, len(self.learner.labels))
         loss, right = float(state.loss_sum) / seen, int(state.correct) / seen
         return FitEpoch(number + 1, self.epochs, loss, right, on_memory, value)
 
@@ -196,13 +196,14 @@ class Training:
         return right / n
 
 
-def accuracy_on_memory(engine: Engine) -> float | None:
+def accuracy_on_memory(engine: Engine, n_classes: int) -> float | None:
+    """As ``predict`` has it: among the classes that came, not spare outputs."""
     buffer = engine.state.memory
     if buffer is None or not len(buffer):
         return None
     rows = buffer.filled_rows()
-    parts = [engine.logits(buffer.columns["image"][part]).argmax(1) for part in rows.split(pass_size(engine.shape))]
-    return float((torch.cat(parts) == buffer.columns["label"][rows]).double().mean())
+    parts = [engine.logits(buffer.columns["image"][part]) for part in rows.split(pass_size(engine.shape))]
+    return float((torch.cat(parts)[:, :n_classes].argmax(1) == buffer.columns["label"][rows]).double().mean())
 
 
 class Best:

@@ -621,3 +621,14 @@ def test_a_fit_leaves_logits_that_were_stored_before_it(given):
 def logits_of_examples(learner):
     memory = learner.memory
     return dict(zip(map(tuple, memory.examples.tolist()), memory.logits, strict=True))
+
+
+def test_accuracy_on_memory_is_that_of_predictions():
+    """Which spare outputs of the head are not among."""
+    learner, told = gcr.Learner(mlp(n_out=50), 40), []
+
+    def on_epoch(learner, epoch):
+        told.append((epoch.memory_accuracy, learner.score(learner.memory.examples, learner.memory.labels)))
+
+    learner.fit(*blobs([A, B]), epochs=2, on_epoch=on_epoch)
+    assert [memory for memory, _ in told] == [score for _, score in told]
