@@ -159,11 +159,27 @@ class Core:
 
     @in_turn
     def drop_copies(self, rows: Tensor) -> None:
-        """Examples that come again are offered to memory again: what it has of them now leaves."""
+        """Examples that come again, perhaps with other labels, are offered to memory again: what it has of them now
+        leaves."""
         assert self.engine is not None
         if (memory := self.engine.state.memory) is not None and len(memory):
             again, held = set(digests(rows)), digests(memory.columns["image"][memory.filled_rows()])
             self.engine.erase([row for row, digest in enumerate(held) if digest in again])
+
+    @in_turn
+    def drop_of_task(self, rows: Tensor, labels: Tensor, passed: set[tuple[bytes, int]]) -> None:
+        """Likewise, but only what came in this task with these labels. ``passed`` are the examples that have come again
+        before; it takes these."""
+        assert self.engine is not None
+        again = set(zip(digests(rows), labels.tolist(), strict=True)) - passed
+        passed |= again
+        if again and len(held := self.engine.rows_of_task()):
+            memory = self.engine.state.memory
+            assert memory is not None
+            place = {row: number for number, row in enumerate(memory.filled_rows().tolist())}
+            there = zip(digests(memory.columns["image"][held]), memory.columns["label"][held].tolist(), strict=True)
+            both = zip(held.tolist(), there, strict=True)
+            self.engine.erase([place[row] for row, example in both if example in again])
 
     @in_turn
     def follow_layers(self) -> None:

@@ -170,8 +170,7 @@ class Engine:
         state, memory = self.state, self.state.memory
         if memory is None:
             return
-        rows = memory.filled_rows()
-        rows = rows[memory.columns["task"][rows] == (self.task if self._selects_within_tasks else memory.updates)]
+        rows = self.rows_of_task()
         if before is not None:
             now = memory.columns["logits"][rows, : before.shape[1]]
             rows = rows[~(now == before[rows]).logical_or_(now.isnan() & before[rows].isnan()).all(1)]
@@ -179,6 +178,14 @@ class Engine:
             for part in rows.split(pass_size(self.shape)):
                 images = self.views.plain(memory.columns["image"][part])
                 memory.columns["logits"][part] = self.method.predict(state.net.eval(), images, state.extras).float()
+
+    def rows_of_task(self) -> Tensor:
+        """Rows of memory whose examples came since the last task ended."""
+        memory = self.state.memory
+        if memory is None:
+            return torch.empty(0, dtype=torch.int64)
+        rows = memory.filled_rows()
+        return rows[memory.columns["task"][rows] == (self.task if self._selects_within_tasks else memory.updates)]
 
     def erase(self, rows: Any) -> int:
         """Examples of memory; returns how many."""

@@ -100,6 +100,7 @@ class Training:
         self.logits_before: Tensor | None = None  # that memory had stored before the first batch
         self.known = 0  # classes whose examples were offered to memory
         self.again = learner.unfinished  # memory may hold these examples already
+        self.passed: set[tuple[bytes, int]] = set()  # those that have come again
         learner.unfinished = True
         if show and learner.engine is not None and learner.engine.state.memory is not None:
             held = learner.engine.state.memory
@@ -123,7 +124,7 @@ class Training:
                     self._check_validation()
                     self.logits_before = self.engine.stored_logits()
             if number == 0 and self.again:
-                self.learner.drop_copies(rows)
+                self.learner.drop_of_task(rows, labels, self.passed)
             if len(labels) == 1 and self.learner.needs_two:  # no batch statistics: remembered, not trained on
                 if number == 0 or int(labels) >= self.known:
                     with self.learner.turn:

@@ -632,3 +632,28 @@ def test_accuracy_on_memory_is_that_of_predictions():
 
     learner.fit(*blobs([A, B]), epochs=2, on_epoch=on_epoch)
     assert [memory for memory, _ in told] == [score for _, score in told]
+
+
+def break_off(learner, epoch):
+    raise KeyboardInterrupt
+
+
+def test_a_fit_that_is_begun_again_leaves_equal_inputs_of_others():
+    """With few different inputs, those of other labels and tasks are the same."""
+    x = torch.eye(8).repeat(5, 1)
+    learner = gcr.Learner(mlp(), 60).fit(x, ["ant", "bee"] * 20, epochs=1)
+    assert learner.memory.counts() == {"ant": 20, "bee": 20}
+    with pytest.raises(KeyboardInterrupt):
+        learner.fit(x, ["cow"] * 40, epochs=2, on_epoch=break_off)
+    learner.fit(x, ["cow"] * 40, epochs=2)
+    assert learner.memory.counts() == {"ant": 20, "bee": 20, "cow": 20}
+
+
+def test_a_fit_that_is_begun_again_stores_what_comes_often_often():
+    x = torch.eye(8).repeat(5, 1)
+    learner = gcr.Learner(mlp(), 60)
+    with pytest.raises(KeyboardInterrupt):
+        learner.fit(x, ["ant", "bee"] * 20, epochs=2, on_epoch=break_off, batch=4)
+    learner.fit(x, ["ant", "bee"] * 20, epochs=2, batch=4)
+    assert learner.memory.counts() == {"ant": 20, "bee": 20}
+    assert learner.memory.examples.sum(0).tolist() == [5.0] * 8
