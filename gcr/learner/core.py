@@ -158,13 +158,18 @@ class Core:
             self.engine.remember(rows[late], labels[late])
 
     @in_turn
-    def drop_copies(self, rows: Tensor) -> None:
-        """Examples that come again, perhaps with other labels, are offered to memory again: what it has of them now
-        leaves."""
+    def drop_copies(self, rows: Tensor, labels: Sequence[Hashable] | None = None) -> None:
+        """Examples that come again are offered to memory again: what it has of them now leaves, under any label, or
+        under those ``labels`` that they have now."""
         assert self.engine is not None
         if (memory := self.engine.state.memory) is not None and len(memory):
-            again, held = set(digests(rows)), digests(memory.columns["image"][memory.filled_rows()])
-            self.engine.erase([row for row, digest in enumerate(held) if digest in again])
+            filled, own = memory.filled_rows(), digests(rows)
+            held = digests(memory.columns["image"][filled])
+            numbers, known = [0] * len(own), [0] * len(held)
+            if labels is not None:
+                numbers, known = self.labels.look_up(labels).tolist(), memory.columns["label"][filled].tolist()
+            again = set(zip(own, numbers, strict=True))
+            self.engine.erase([row for row, one in enumerate(zip(held, known, strict=True)) if one in again])
 
     @in_turn
     def drop_of_task(self, rows: Tensor, labels: Tensor, passed: set[tuple[bytes, int]]) -> None:
