@@ -79,6 +79,10 @@ def _check_given(new: New, form: Form, classifier: Classifier | None) -> str:
         )
     if new.size is not None and (form.kind != "pictures" or new.size != form.shape[-1]):
         raise BadInput(f"this classifier takes {form.in_words}, got --size {new.size}; leave --size out, or begin anew")
+    if not new.mirror and form.kind == "pictures" and form.shape[0] == 3 and classifier.learner.augment == "auto":
+        raise BadInput(
+            "this classifier mirrors pictures, as the first update has fixed; leave --no-mirror out, or begin anew"
+        )
     return classifier.net_name
 
 

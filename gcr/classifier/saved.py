@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gcr.classifier.examples import Form
-from gcr.learner.engine import at_once_with
 from gcr.learner.learner import Learner
 from gcr.learner.state_folder import StateFolder
 from gcr.models import build
@@ -38,23 +37,12 @@ class Classifier:
 
     def resize(self, replayed: int) -> None:
         """Let memory hold so many examples to replay. Those that are there stay, as far as they fit."""
-        old = self.learner
-        if old.memory.capacity == replayed:
-            return
-        self.learner = Learner(
-            old.net,
-            replayed,
-            augment=old.augment,
-            classes=old.classes,
-            precision=old.precision,
-            device=old.device,
-            seed=old.seed,
-        )
-        rows, labels = self.learner.take(old.memory.examples, old.memory.labels)
-        assert self.learner.engine is not None
-        for part, numbers in at_once_with(rows, labels):
-            self.learner.engine.remember(part, numbers)
-        self.learner.fits = old.fits
+        learner, engine = self.learner, self.learner.engine
+        assert engine is not None
+        assert learner.policy is not None
+        if learner.policy.buffer != replayed:
+            learner.policy = replace(learner.policy, buffer=replayed)
+            engine.resize(learner.policy)
 
     @property
     def nbytes(self) -> int:

@@ -127,7 +127,8 @@ def _teach(classifier: Classifier, batch: Batch, old: Sequence[str], settings: U
     with saved.fitting_threads(batch.net_name):
         before = _predicted(classifier.learner, held_out) if old else None
         if old:
-            classifier.learner.drop_copies(examples)
+            pictures = classifier.form.kind == "pictures"  # rows of features may be equal and of several classes
+            classifier.learner.drop_copies(examples, None if pictures else labels)
         classifier.learner.fit(examples, labels, epochs=settings.epochs, batch=BATCH)
         return compare(truth, before, _predicted(classifier.learner, held_out), old, batch.added)
 

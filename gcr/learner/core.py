@@ -158,12 +158,33 @@ class Core:
             self.engine.remember(rows[late], labels[late])
 
     @in_turn
-    def drop_copies(self, rows: Tensor) -> None:
-        """Examples that come again are offered to memory again: what it has of them now leaves."""
+    def drop_copies(self, rows: Tensor, labels: Sequence[Hashable] | None = None) -> None:
+        """Examples that come again are offered to memory again: what it has of them now leaves, under any label, or
+        under those ``labels`` that they have now."""
         assert self.engine is not None
         if (memory := self.engine.state.memory) is not None and len(memory):
-            again, held = set(digests(rows)), digests(memory.columns["image"][memory.filled_rows()])
-            self.engine.erase([row for row, digest in enumerate(held) if digest in again])
+            filled, own = memory.filled_rows(), digests(rows)
+            held = digests(memory.columns["image"][filled])
+            numbers, known = [0] * len(own), [0] * len(held)
+            if labels is not None:
+                numbers, known = self.labels.look_up(labels).tolist(), memory.columns["label"][filled].tolist()
+            again = set(zip(own, numbers, strict=True))
+            self.engine.erase([row for row, one in enumerate(zip(held, known, strict=True)) if one in again])
+
+    @in_turn
+    def drop_of_task(self, rows: Tensor, labels: Tensor, passed: set[tuple[bytes, int]]) -> None:
+        """Likewise, but only what came in this task with these labels. ``passed`` are the examples that have come again
+        before; it takes these."""
+        assert self.engine is not None
+        again = set(zip(digests(rows), labels.tolist(), strict=True)) - passed
+        passed |= again
+        if again and len(held := self.engine.rows_of_task()):
+            memory = self.engine.state.memory
+            assert memory is not None
+            place = {row: number for number, row in enumerate(memory.filled_rows().tolist())}
+            there = zip(digests(memory.columns["image"][held]), memory.columns["label"][held].tolist(), strict=True)
+            both = zip(held.tolist(), there, strict=True)
+            self.engine.erase([place[row] for row, example in both if example in again])
 
     @in_turn
     def follow_layers(self) -> None:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from gcr.augment import AnyViews
 from gcr.learner.head import grow_head, grown_extras, refuse_tied
-from gcr.memory import Policy
+from gcr.memory import Policy, offer_balanced
+from gcr.memory.buffer_state import COUNTERS
 from gcr.memory.randomness import generator
 from gcr.methods import Method
 from gcr.models import Network
@@ -154,18 +155,37 @@ class Engine:
         state.offered = True
         self._select_if_due(len(labels))
 
+    def stored_logits(self) -> Tensor | None:
+        """A copy, row by row of memory; NaN in rows that hold nothing."""
+        memory = self.state.memory
+        if memory is None or not len(memory):
+            return None
+        logits, rows = memory.columns["logits"], memory.filled_rows()
+        return torch.full_like(logits, torch.nan).index_copy_(0, rows, logits[rows])
+
     @torch.no_grad()
-    def refresh_logits(self) -> None:
-        """Store what is predicted now with the examples of this task, which came when the network knew less."""
+    def refresh_logits(self, before: Tensor | None = None) -> None:
+        """Store what is predicted now with the examples of this task, which came when the network knew less. Those
+        whose logits were stored ``before`` keep them: they came without training, or were trained on already."""
         state, memory = self.state, self.state.memory
         if memory is None:
             return
-        rows = memory.filled_rows()
-        rows = rows[memory.columns["task"][rows] == (self.task if self._selects_within_tasks else memory.updates)]
+        rows = self.rows_of_task()
+        if before is not None:
+            now = memory.columns["logits"][rows, : before.shape[1]]
+            rows = rows[~(now == before[rows]).logical_or_(now.isnan() & before[rows].isnan()).all(1)]
         with computing(self.precision, self.device):
             for part in rows.split(pass_size(self.shape)):
                 images = self.views.plain(memory.columns["image"][part])
                 memory.columns["logits"][part] = self.method.predict(state.net.eval(), images, state.extras).float()
+
+    def rows_of_task(self) -> Tensor:
+        """Rows of memory whose examples came since the last task ended."""
+        memory = self.state.memory
+        if memory is None:
+            return torch.empty(0, dtype=torch.int64)
+        rows = memory.filled_rows()
+        return rows[memory.columns["task"][rows] == (self.task if self._selects_within_tasks else memory.updates)]
 
     def erase(self, rows: Any) -> int:
         """Examples of memory; returns how many."""
@@ -174,6 +194,23 @@ class Engine:
         n = memory.remove(rows)
         self.state.offered = len(memory) > 0  # nothing is replayed from an empty one
         return n
+
+    @torch.no_grad()
+    def resize(self, policy: Policy) -> None:
+        """Keep memory by a policy that differs in ``buffer`` alone. What is there stays, as far as it fits, with its
+        priorities: against examples to come it has the chance that it had."""
+        state, old = self.state, self.state.memory
+        assert old is not None
+        assert policy.balanced
+        new = policy.make_buffer(self.shape, self.n_outputs, self.device, self.dtype)
+        held = old.read(old.filled_rows())
+        offer_balanced(new, held, held["score"], losses=held.get("loss"))
+        for name in COUNTERS:
+            if name != "kept":
+                getattr(new, name).copy_(getattr(old, name))
+        self.policy, state.memory = policy, new
+        if self.batch:
+            self._make_runner()
 
     def end_task(self) -> None:
         """Where a selector chooses memory, it does so now."""

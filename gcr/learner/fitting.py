@@ -84,7 +84,7 @@ def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
     with learner.turn:
         best.restore(training.engine)
         if epochs > 1:
-            training.engine.refresh_logits()
+            training.engine.refresh_logits(training.logits_before)
         learner.fits += 1
         learner.unfinished = False
         learner.end_task()
@@ -97,8 +97,10 @@ class Training:
         self.learner, self.source, self.options, self.epochs, self.show = learner, source, options, epochs, show
         self.steps = source.steps or 0
         self.scheduler: Any = None
+        self.logits_before: Tensor | None = None  # that memory had stored before the first batch
         self.known = 0  # classes whose examples were offered to memory
         self.again = learner.unfinished  # memory may hold these examples already
+        self.passed: set[tuple[bytes, int]] = set()  # those that have come again
         learner.unfinished = True
         if show and learner.engine is not None and learner.engine.state.memory is not None:
             held = learner.engine.state.memory
@@ -120,8 +122,9 @@ class Training:
                 self._begin()
                 if number == 0:
                     self._check_validation()
+                    self.logits_before = self.engine.stored_logits()
             if number == 0 and self.again:
-                self.learner.drop_copies(rows)
+                self.learner.drop_of_task(rows, labels, self.passed)
             if len(labels) == 1 and self.learner.needs_two:  # no batch statistics: remembered, not trained on
                 if number == 0 or int(labels) >= self.known:
                     with self.learner.turn:
@@ -168,7 +171,7 @@ class Training:
             value = self._validated(validation)
         if self.show or self.options.on_epoch:
             with self.learner.turn:
-                on_memory = accuracy_on_memory(self.engine)
+                on_memory = accuracy_on_memory(self.engine, len(self.learner.labels))
         loss, right = float(state.loss_sum) / seen, int(state.correct) / seen
         return FitEpoch(number + 1, self.epochs, loss, right, on_memory, value)
 
@@ -194,13 +197,14 @@ class Training:
         return right / n
 
 
-def accuracy_on_memory(engine: Engine) -> float | None:
+def accuracy_on_memory(engine: Engine, n_classes: int) -> float | None:
+    """As ``predict`` has it: among the classes that came, not spare outputs."""
     buffer = engine.state.memory
     if buffer is None or not len(buffer):
         return None
     rows = buffer.filled_rows()
-    parts = [engine.logits(buffer.columns["image"][part]).argmax(1) for part in rows.split(pass_size(engine.shape))]
-    return float((torch.cat(parts) == buffer.columns["label"][rows]).double().mean())
+    parts = [engine.logits(buffer.columns["image"][part]) for part in rows.split(pass_size(engine.shape))]
+    return float((torch.cat(parts)[:, :n_classes].argmax(1) == buffer.columns["label"][rows]).double().mean())
 
 
 class Best:

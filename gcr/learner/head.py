@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -17,7 +19,7 @@ from gcr.training.optimizer import AnyOptimizer
 def grow_head(head: nn.Linear, n_classes: int, seed: int, optimizer: AnyOptimizer | None = None) -> None:
     """Give the head ``n_classes`` outputs; the optimizer goes on with the new parameters.
 
-    New rows are drawn as ``nn.Linear`` draws them; what the optimizer remembers of them is 0.
+    New rows are drawn as ``nn.Linear`` draws them; what the optimizer remembers of them is as before a first step.
 
     >>> head = nn.Linear(4, 2)
     >>> grow_head(head, 5, seed=0)
@@ -60,7 +62,10 @@ def refuse_tied(net: Network) -> None:
 
 def replace_parameter(optimizer: AnyOptimizer, old: nn.Parameter, new: nn.Parameter) -> None:
     """In the optimizer's groups and memory. What it remembers in other shapes than the parameter's begins anew."""
+    begins: dict[str, float] = {}
     for group in optimizer.param_groups:
+        if any(held is old for held in group["params"]):
+            begins = begins_with(group)
         group["params"] = [new if held is old else held for held in group["params"]]
     if not isinstance(optimizer, Optimizer):
         return
@@ -68,9 +73,17 @@ def replace_parameter(optimizer: AnyOptimizer, old: nn.Parameter, new: nn.Parame
     shapes = {value.shape for value in remembered.values() if isinstance(value, Tensor) and value.dim()}
     if remembered and shapes <= {old.shape} and len(new) >= len(old):
         optimizer.state[new] = {
-            name: padded(value, new.shape) if isinstance(value, Tensor) and value.dim() else value
+            name: padded(value, value.new_full(new.shape, begins.get(name, 0.0)))
+            if isinstance(value, Tensor) and value.dim()
+            else value
             for name, value in remembered.items()
         }
+
+
+def begins_with(group: dict[str, Any]) -> dict[str, float]:
+    """What an optimizer of torch remembers of a parameter before its first step, where that is not 0: Rprop's steps,
+    Adagrad's sums."""
+    return {"step_size": float(group["lr"]), "sum": float(group.get("initial_accumulator_value", 0.0))}
 
 
 @torch.no_grad()
@@ -103,12 +116,12 @@ def grown_extras(method: Method, net: Network, extras: Extras) -> Extras:
         new = fresh.get(name, old)
         if new.shape[1:] != old.shape[1:] or new.shape[:1] < old.shape[:1]:  # another layer under its name
             continue
-        fresh[name] = old if old.shape == new.shape else padded(old, new.shape, new)
+        fresh[name] = old if old.shape == new.shape else padded(old, new)
     return fresh
 
 
-def padded(old: Tensor, shape: torch.Size, new: Tensor | None = None) -> Tensor:
-    """``old`` in front of zeros, or of what ``new`` has there."""
-    whole = old.new_zeros(shape) if new is None else new.clone()
+def padded(old: Tensor, new: Tensor) -> Tensor:
+    """``old`` in front of what ``new`` has behind it."""
+    whole = new.clone()
     whole[: len(old)] = old
     return whole

@@ -28,7 +28,7 @@ from gcr.memory.buffer_state import check_held
 from gcr.methods import METHODS, Extras
 from gcr.models.network import is_extra
 from gcr.settings import LARGEST, MISFITS, BadInput, Misfit, brief_of, from_mapping, to_mapping
-from gcr.training.optimizer import AnyOptimizer, optimizer_tensors, restore_optimizer
+from gcr.training.optimizer import AnyOptimizer, held_parameters, optimizer_tensors, restore_optimizer
 from gcr.training.sgd import Sgd
 
 L = TypeVar("L", bound=Core)
@@ -132,7 +132,8 @@ def from_state(
             for name, tensor in engine.state.memory.tensors():
                 tensor.copy_(held[name])
     try:
-        restore_optimizer(engine.state.optimizer, under(OPTIMIZER, tensors))
+        remembered = _by_own_number(under(OPTIMIZER, tensors), about["optimizer"], engine.state.optimizer, learner.net)
+        restore_optimizer(engine.state.optimizer, remembered)
     except ValueError as error:
         raise BadInput(f"optimizer does not fit the saved one ({error}); give one made as before") from None
     engine.restore(dict(about["place"]))
@@ -231,7 +232,37 @@ def _optimizer_about(optimizer: AnyOptimizer, net: nn.Module, own_values: list[d
     kind = type(optimizer)
     known = kind in (Sgd, getattr(torch.optim, kind.__name__, None))
     name = "gcr.Sgd" if kind is Sgd else kind.__name__
-    return {"name": name, "own": not (plain and known), "groups": groups if plain else []}
+    return {
+        "name": name,
+        "own": not (plain and known),
+        "groups": groups if plain else [],
+        "parameters": [names[parameter] for parameter in held_parameters(optimizer)],
+    }
+
+
+def _by_own_number(
+    remembered: Mapping[str, Tensor], about: Mapping[str, Any], optimizer: AnyOptimizer, net: nn.Module
+) -> dict[str, Tensor]:
+    """What the saved optimizer remembers, by the numbers that its parameters have in this one, which may hold them in
+    another order."""
+    names = about.get("parameters")
+    if names is None:  # earlier versions named them in the groups, if these could be written
+        names = [name for group in about["groups"] for name in group["params"]]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Misfit("optimizer.parameters must be a list of names")
+    if not names:
+        return dict(remembered)
+    name_of = {parameter: name for name, parameter in net.named_parameters()}
+    place = {name_of[parameter]: number for number, parameter in enumerate(held_parameters(optimizer))}
+    renumbered = {}
+    for key, tensor in remembered.items():
+        number, _, what = key.partition(".")
+        if not number.isdecimal() or int(number) >= len(names):
+            raise ValueError(f"{key} is of no parameter")
+        if names[int(number)] not in place:
+            raise ValueError(f"it held {names[int(number)]}, which this one does not")
+        renumbered[f"{place[names[int(number)]]}.{what}"] = tensor
+    return renumbered
 
 
 def _is_plain(value: Any) -> bool:

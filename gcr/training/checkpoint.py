@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gcr.files import Damaged, read_tensors, tensor_bytes, under, write_whole
 from gcr.memory import Policy
@@ -23,15 +25,18 @@ from gcr.memory.buffer_state import check_held
 from gcr.methods import Method
 from gcr.models.shares import Shares
 from gcr.scenarios import Scenario
+from gcr.scenarios.scenario import Images
 from gcr.settings import LARGEST, MISFITS, BadInput, brief_of, to_mapping
 from gcr.training.optimizer import (
     AnyOptimizer,
     check_group_numbers,
+    group_flags,
     group_numbers,
     optimizer_tensors,
     restore_group_numbers,
     restore_optimizer,
 )
+from gcr.training.rates import Schedule, begin_schedule, own_values, put_back
 from gcr.training.schedule import Plan
 from gcr.training.settings import Training
 from gcr.training.state import MEMORY, OPTIMIZER, PLACE, RunState
@@ -40,6 +45,8 @@ KEPT = 2
 NUMBERS = "optimizer"  # in the header; earlier versions had none
 SOURCES = "sources"  # likewise
 PLAIN = bool | int | float | str
+PIXEL_BYTES = 2**28  # of each data set that a checkpoint of a run of objects knows by a hash
+RATES = 1000  # steps of a schedule, likewise
 
 
 @dataclass(frozen=True)
@@ -111,31 +118,85 @@ class Checkpoints:
 def checkpoints_of(
     folder: str | Path,
     scenario: Scenario,
+    net: nn.Module,
     optimizer: AnyOptimizer,
     method: Method,
     policy: Policy | None,
     seed: int,
     training: Training,
-    scheduled: bool,
+    schedule: Schedule | None,
+    steps: int,
 ) -> Checkpoints:
-    """Checkpoints of a run that is given as objects, in a folder that is made."""
+    """Checkpoints of a run that is given as objects, in a folder that is made. ``steps`` are those of its first
+    schedule."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"checkpoints must be a folder, got {folder} ({error.strerror}); give another") from None
+    learns = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     identity = {
         "seed": seed,
-        "method": {"name": method.name} | {name: v for name, v in vars(method).items() if isinstance(v, PLAIN)},
+        "method": {"name": method.name} | {name: _plainly(value) for name, value in vars(method).items()},
         "memory": None if policy is None else policy.to_json(),
         "training": to_mapping(training),
         "optimizer": {"name": type(optimizer).__name__, "groups": group_numbers(optimizer)},
-        "schedule": scheduled,
+        "flags": group_flags(optimizer, net),
+        "schedule": schedule is not None,
+        "rates": None if schedule is None else _digest(_rates(schedule, optimizer, steps)),
         "tasks": scenario.tasks,
         "stream": scenario.stream_length,
-        "labels": hashlib.sha256(scenario.train.labels.cpu().numpy().tobytes()).hexdigest()[:16],
+        "labels": _digest(*map(_bytes, (scenario.train.labels, scenario.test.labels))),
+        "images": _digest(*map(_some_pixels, (scenario.train, scenario.test))),
+        "views": {name: _rounded(value) for name, value in vars(scenario.views).items()},
+        "net": _digest(_plainly(repr(net)), *learns),
     }
     return Checkpoints(folder, json.loads(json.dumps(identity)))
+
+
+def _digest(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update((part.encode() if isinstance(part, str) else part) + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _plainly(value: Any) -> Any:
+    """Of other objects, what they say of themselves, wherever they lie."""
+    plain = value is None or (isinstance(value, PLAIN) and not isinstance(value, str))
+    return value if plain else re.sub(r"0x[0-9a-f]+", "", value if isinstance(value, str) else repr(value))
+
+
+def _rounded(value: Any) -> Any:
+    """Sums depend on the number of threads, by rounding."""
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else _plainly(value)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _some_pixels(images: Images) -> bytes:
+    """Of all images, or of so many, evenly spaced, that they do not take long."""
+    n = len(images.labels)
+    example = images.pixels_of(slice(1))
+    most = max(1, PIXEL_BYTES // example.nbytes)
+    return _bytes(images.pixels_of(torch.arange(0, n, -(-n // most), device=images.pixels.device)))
+
+
+def _rates(schedule: Schedule, optimizer: AnyOptimizer, steps: int) -> str:
+    """The numbers of the optimizer in the first steps under it. Afterwards they are as before."""
+    before, numbers = own_values(optimizer), []
+    scheduler = begin_schedule(schedule, optimizer, steps)
+    for _ in range(min(steps, RATES)):
+        numbers.append([_rounded(list(group.values())) for group in group_numbers(optimizer)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # no step of the optimizer goes with it
+            scheduler.step()
+    put_back(optimizer, before)
+    return json.dumps(numbers)
 
 
 def copy_from_first(state: RunState, shares: Shares) -> None:

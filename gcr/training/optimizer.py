@@ -136,6 +136,19 @@ def group_numbers(optimizer: AnyOptimizer) -> list[dict[str, Any]]:
     return [{name: value for name, value in group.items() if _are_numbers(value)} for group in plain]
 
 
+HOW = {"foreach", "fused", "capturable", "differentiable"}  # flags that change numbers by rounding at most
+
+
+def group_flags(optimizer: AnyOptimizer, net: nn.Module) -> list[dict[str, Any]]:
+    """The other settings of each group that change its steps, as nesterov, with the names of its parameters."""
+    names = {parameter: name for name, parameter in net.named_parameters()}
+    return [
+        {name: value for name, value in group.items() if isinstance(value, bool | str) and name not in HOW}
+        | {"params": [names.get(parameter, "") for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+
+
 def check_group_numbers(optimizer: AnyOptimizer, saved: Any) -> None:
     """Refuse, as a ``ValueError``, what ``group_numbers`` gives of no such optimizer."""
     groups = optimizer.param_groups

@@ -233,6 +233,31 @@ def test_another_size_of_memory(gcr, state, memory):
     assert saved.load(StateFolder(state)).memory == memory
 
 
+def test_pictures_that_are_mirrored_stay_so(gcr):
+    """The first update fixes it, as size and network."""
+    for name, shade in (("ant", 0), ("bee", 200)):
+        folder = Path(f"new/{name}")
+        folder.mkdir(parents=True)
+        for number in range(6):
+            Image.new("RGB", (8, 8), (shade, 8 * number, 0)).save(folder / f"{number}.png")
+    assert gcr("update", "state", "new", "--epochs", "1")[0] == 0
+    code, _, said = gcr("update", "state", "new", "--epochs", "1", "--no-mirror")
+    assert code != 0
+    assert "this classifier mirrors pictures" in " ".join(said.split())
+
+
+def test_rows_that_are_equal_to_those_of_an_old_class_leave_it_in_memory(gcr):
+    """Columns of few values: all classes have the same rows."""
+    for number, names in enumerate((["ant", "bee"], ["cow"]), 1):
+        with open(f"{number}.csv", "w", newline="") as file:
+            rows = [(name, n % 4, n % 3, n // 6) for name in names for n in range(60)]
+            csv.writer(file).writerows([("label", "x", "y", "z"), *rows])
+        code, _, said = gcr("update", "state", f"{number}.csv", "--epochs", "1", "--limit", "100", "--memory", "100")
+        assert code == 0, said
+    counts = saved.load(StateFolder("state")).learner.memory.counts()
+    assert min(counts["ant"], counts["bee"]) >= 20
+
+
 def test_the_same_examples_again_are_not_trained_on_where_held_out(gcr, state):
     _, _, said = gcr("update", "state", "first.csv", "--epochs", "1")
     assert re.search(r"left out \d+ examples that are copies of held-out ones", said)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import gcr
 from gcr.augment import Views
 from gcr.learner import fitting
-from gcr.methods import Er, Finetune, GcrPlus
+from gcr.methods import DerPlusPlus, Er, Finetune, GcrPlus
 from gcr.settings import BadInput
 
 X, Y = blobs([A, B])
@@ -597,3 +597,63 @@ def test_a_state_that_a_callback_saved_begins_its_fit_again(tmp_path):
     gcr.Learner(mlp(), memory=200, optimizer=quick).fit(X, NUMBERS, epochs=2, on_epoch=on_epoch)
     learner = gcr.Learner.load(tmp_path, mlp(), optimizer=quick).fit(X, NUMBERS, epochs=2)
     assert held(learner) == sorted(map(tuple, X.tolist()))
+
+
+@pytest.mark.parametrize("given", ["remember", "observe"])
+def test_a_fit_leaves_logits_that_were_stored_before_it(given):
+    """They are what the network said before it learned anything else."""
+    (x, y), (later, labels) = blobs([A, B]), blobs([C])
+    learner = gcr.Learner(mlp(n_out=3), 40, method=DerPlusPlus(), classes=["ant", "bee"])
+    getattr(learner, given)(x, y)
+    before = logits_of_examples(learner)
+    learner.fit(later, labels, epochs=2)
+    after = logits_of_examples(learner)
+    there = before.keys() & after.keys()
+    assert there
+    for row in there:
+        assert torch.equal(before[row], after[row])
+    assert after.keys() - there  # examples of the fit have what is said after it
+    for row in after.keys() - there:
+        said = learner.engine.logits(torch.tensor([row]))[0]
+        assert torch.allclose(after[row], said, atol=1e-6)
+
+
+def logits_of_examples(learner):
+    memory = learner.memory
+    return dict(zip(map(tuple, memory.examples.tolist()), memory.logits, strict=True))
+
+
+def test_accuracy_on_memory_is_that_of_predictions():
+    """Which spare outputs of the head are not among."""
+    learner, told = gcr.Learner(mlp(n_out=50), 40), []
+
+    def on_epoch(learner, epoch):
+        told.append((epoch.memory_accuracy, learner.score(learner.memory.examples, learner.memory.labels)))
+
+    learner.fit(*blobs([A, B]), epochs=2, on_epoch=on_epoch)
+    assert [memory for memory, _ in told] == [score for _, score in told]
+
+
+def break_off(learner, epoch):
+    raise KeyboardInterrupt
+
+
+def test_a_fit_that_is_begun_again_leaves_equal_inputs_of_others():
+    """With few different inputs, those of other labels and tasks are the same."""
+    x = torch.eye(8).repeat(5, 1)
+    learner = gcr.Learner(mlp(), 60).fit(x, ["ant", "bee"] * 20, epochs=1)
+    assert learner.memory.counts() == {"ant": 20, "bee": 20}
+    with pytest.raises(KeyboardInterrupt):
+        learner.fit(x, ["cow"] * 40, epochs=2, on_epoch=break_off)
+    learner.fit(x, ["cow"] * 40, epochs=2)
+    assert learner.memory.counts() == {"ant": 20, "bee": 20, "cow": 20}
+
+
+def test_a_fit_that_is_begun_again_stores_what_comes_often_often():
+    x = torch.eye(8).repeat(5, 1)
+    learner = gcr.Learner(mlp(), 60)
+    with pytest.raises(KeyboardInterrupt):
+        learner.fit(x, ["ant", "bee"] * 20, epochs=2, on_epoch=break_off, batch=4)
+    learner.fit(x, ["ant", "bee"] * 20, epochs=2, batch=4)
+    assert learner.memory.counts() == {"ant": 20, "bee": 20}
+    assert learner.memory.examples.sum(0).tolist() == [5.0] * 8

@@ -99,6 +99,24 @@ def test_known_classes_of_a_trained_network_keep_their_outputs():
     assert learner.score(*blobs([A, B, C], seed=2)) > 0.9
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "name", "value"),
+    [
+        (lambda p: torch.optim.Rprop(p, 0.01), "step_size", 0.01),
+        (lambda p: torch.optim.Adagrad(p, 0.01, initial_accumulator_value=0.5), "sum", 0.5),
+        (lambda p: torch.optim.AdamW(p, 0.01, amsgrad=True), "max_exp_avg_sq", 0.0),
+    ],
+    ids=["rprop", "adagrad", "amsgrad"],
+)
+def test_an_optimizer_begins_new_rows_as_its_first_ones(optimizer, name, value):
+    x, y = blobs([A, B])
+    learner = gcr.Learner(mlp(), 20, optimizer=optimizer)
+    learner.observe(x, y)
+    learner.learn_labels(["cow"], 1)
+    remembered = learner.engine.state.optimizer.state[learner.net[2].weight][name]
+    assert remembered[2:].tolist() == torch.full((1, 16), value).tolist()
+
+
 def test_an_optimizer_goes_on_when_the_head_grows():
     net = mlp()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)

@@ -192,6 +192,49 @@ def test_an_optimizer_of_the_loaded_network_is_taken(tmp_path):
     assert not torch.equal(net[2].weight, before)
 
 
+def of_equal_shapes():
+    return torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
+
+
+def remembered(learner):
+    state = learner.engine.state.optimizer.state
+    return {name: state[parameter]["exp_avg"] for name, parameter in learner.net.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda net: lambda parameters: torch.optim.AdamW(parameters, 1e-4),
+        lambda net: torch.optim.AdamW([*net.parameters()][::-1]),
+        lambda net: torch.optim.AdamW([{"params": [*net[2].parameters()]}, {"params": [*net[:2].parameters()]}]),
+    ],
+    ids=["function", "reversed", "groups"],
+)
+def test_a_given_optimizer_remembers_by_the_names_of_parameters(given, tmp_path):
+    """Layers that were unfrozen later come behind the others in the saved one."""
+    x, y, net = torch.rand(6, 8), [0, 1, 2, 3, 4, 5], of_equal_shapes()
+    net[0].requires_grad_(False)
+    learner = gcr.Learner(net, 20, optimizer=torch.optim.AdamW, classes=range(8))
+    learner.observe(x, y)
+    net[0].requires_grad_(True)
+    learner.observe(x, y)
+    learner.save(tmp_path)
+    other = of_equal_shapes()
+    loaded = gcr.Learner.load(tmp_path, other, optimizer=given(other))
+    for name, moment in remembered(learner).items():
+        assert torch.equal(remembered(loaded)[name], moment)
+
+
+def test_a_given_optimizer_holds_what_the_saved_one_remembers(tmp_path):
+    net = of_equal_shapes()
+    learner = gcr.Learner(net, 20, optimizer=torch.optim.AdamW, classes=range(8))
+    learner.observe(torch.rand(3, 8), [0, 1, 2])
+    learner.save(tmp_path)
+    other = of_equal_shapes()
+    with pytest.raises(BadInput, match=r"it held 0\.(weight|bias), which this one does not"):
+        gcr.Learner.load(tmp_path, other, optimizer=torch.optim.AdamW(other[1:].parameters()))
+
+
 def one_cycle(optimizer, steps):
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=steps)
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -418,6 +419,50 @@ def test_train_does_not_continue_another_run(other, field, tmp_path):
         checkpointed(tmp_path, on_epoch=fails_at(2))
     with pytest.raises(BadInput, match=f"is of another run .*{field}.*; give what it was made with, or another folder"):
         checkpointed(tmp_path, **other)
+
+
+def stepped(start):
+    def go(scenario=None, nesterov=False, changed=lambda net: net, schedule=None):
+        net = changed(vit())
+        optimizer = SGD(net.parameters(), lr=0.05, momentum=0.9, nesterov=nesterov)
+        parts = (scenario or make_scenario(), net, optimizer, Er(), Policy(buffer=12), 0, TRAINING)
+        return train(*parts, checkpoints=start, schedule=schedule or SCHEDULES["cosine"])
+
+    return go
+
+
+def other_pixels():
+    scenario = make_scenario()
+    return replace(scenario, train=replace(scenario.train, pixels=scenario.train.pixels.flip(3)))
+
+
+def in_other_views():
+    scenario = make_scenario()
+    return replace(scenario, views=replace(scenario.views, flip=not scenario.views.flip))
+
+
+def frozen(net):
+    next(net.parameters()).requires_grad_(False)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("other", "field"),
+    [
+        ({"scenario": other_pixels()}, "images"),
+        ({"scenario": in_other_views()}, "views"),
+        ({"nesterov": True}, "flags"),
+        ({"changed": lambda net: nn.Sequential(net)}, "net"),
+        ({"changed": frozen}, "net"),
+        ({"schedule": lambda optimizer, steps: CosineAnnealingLR(optimizer, steps // 2)}, "rates"),
+    ],
+    ids=["images", "views", "nesterov", "net", "frozen", "schedule"],
+)
+def test_train_does_not_take_the_result_of_another_run(other, field, tmp_path):
+    go = stepped(tmp_path)
+    assert go().class_il == go().class_il  # the second only reads it
+    with pytest.raises(BadInput, match=rf"is of another run \((.*; )?{field} is "):
+        go(**other)
 
 
 def test_checkpoints_must_be_a_folder(tmp_path):
