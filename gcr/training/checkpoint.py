@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +35,6 @@ from gcr.training.optimizer import (
     restore_group_numbers,
     restore_optimizer,
 )
-from gcr.training.rates import Schedule, begin_schedule, own_values, put_back
 from gcr.training.schedule import Plan
 from gcr.training.settings import Training
 from gcr.training.state import MEMORY, OPTIMIZER, PLACE, RunState
@@ -44,9 +42,7 @@ from gcr.training.state import MEMORY, OPTIMIZER, PLACE, RunState
 KEPT = 2
 NUMBERS = "optimizer"  # in the header; earlier versions had none
 SOURCES = "sources"  # likewise
-PLAIN = bool | int | float | str
 PIXEL_BYTES = 2**28  # of each data set that a checkpoint of a run of objects knows by a hash
-RATES = 1000  # steps of a schedule, likewise
 
 
 @dataclass(frozen=True)
@@ -124,11 +120,9 @@ def checkpoints_of(
     policy: Policy | None,
     seed: int,
     training: Training,
-    schedule: Schedule | None,
-    steps: int,
+    scheduled: bool,
 ) -> Checkpoints:
-    """Checkpoints of a run that is given as objects, in a folder that is made. ``steps`` are those of its first
-    schedule."""
+    """Checkpoints of a run that is given as objects, in a folder that is made. What a schedule does is not known."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,8 +136,7 @@ def checkpoints_of(
         "training": to_mapping(training),
         "optimizer": {"name": type(optimizer).__name__, "groups": group_numbers(optimizer)},
         "flags": group_flags(optimizer, net),
-        "schedule": schedule is not None,
-        "rates": None if schedule is None else _digest(_rates(schedule, optimizer, steps)),
+        "schedule": scheduled,
         "tasks": scenario.tasks,
         "stream": scenario.stream_length,
         "labels": _digest(*map(_bytes, (scenario.train.labels, scenario.test.labels))),
@@ -162,9 +155,8 @@ def _digest(*parts: str | bytes) -> str:
 
 
 def _plainly(value: Any) -> Any:
-    """Of other objects, what they say of themselves, wherever they lie."""
-    plain = value is None or (isinstance(value, PLAIN) and not isinstance(value, str))
-    return value if plain else re.sub(r"0x[0-9a-f]+", "", value if isinstance(value, str) else repr(value))
+    """Numbers and text; of other objects what they say of themselves, without the place where they lie."""
+    return value if isinstance(value, bool | int | float | str | None) else re.sub(r"0x[0-9a-f]+", "", repr(value))
 
 
 def _rounded(value: Any) -> Any:
@@ -184,19 +176,6 @@ def _some_pixels(images: Images) -> bytes:
     example = images.pixels_of(slice(1))
     most = max(1, PIXEL_BYTES // example.nbytes)
     return _bytes(images.pixels_of(torch.arange(0, n, -(-n // most), device=images.pixels.device)))
-
-
-def _rates(schedule: Schedule, optimizer: AnyOptimizer, steps: int) -> str:
-    """The numbers of the optimizer in the first steps under it. Afterwards they are as before."""
-    before, numbers = own_values(optimizer), []
-    scheduler = begin_schedule(schedule, optimizer, steps)
-    for _ in range(min(steps, RATES)):
-        numbers.append([_rounded(list(group.values())) for group in group_numbers(optimizer)])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # no step of the optimizer goes with it
-            scheduler.step()
-    put_back(optimizer, before)
-    return json.dumps(numbers)
 
 
 def copy_from_first(state: RunState, shares: Shares) -> None:

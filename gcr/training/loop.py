@@ -145,9 +145,8 @@ class Run:
         if self.policy is not None and self.policy.statistics == "memory":
             refuse_without_statistics(self.state.net)
         if isinstance(checkpoints, str | Path):
-            steps = self._stage_steps(0)
             checkpoints = checkpoints_of(
-                checkpoints, scenario, net, optimizer, method, self.policy, seed, training, schedule, steps
+                *(checkpoints, scenario, net, optimizer, method, self.policy, seed, training, schedule is not None)
             )
         self.checkpoints = checkpoints
         if checkpoints is not None:
@@ -295,11 +294,9 @@ class Run:
         put_back(state.optimizer, self.own_values)
         if state.stage == len(plan.stages):
             return None
-        done = state.epoch * plan.steps(state.stage, self.training) + state.epoch_steps
-        return begin_schedule(self.schedule, state.optimizer, self._stage_steps(state.stage), done)
-
-    def _stage_steps(self, stage: int) -> int:
-        return self.plan.steps(stage, self.training) * self.plan.stages[stage].epochs
+        steps = plan.steps(state.stage, self.training)
+        done = state.epoch * steps + state.epoch_steps
+        return begin_schedule(self.schedule, state.optimizer, steps * plan.stages[state.stage].epochs, done)
 
     def _stops(self) -> bool:
         """Whether it was asked to stop; of several processes, any of them. On a GPU they ask each other rarely."""

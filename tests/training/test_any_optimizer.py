@@ -422,11 +422,11 @@ def test_train_does_not_continue_another_run(other, field, tmp_path):
 
 
 def stepped(start):
-    def go(scenario=None, nesterov=False, changed=lambda net: net, schedule=None):
+    def go(scenario=None, nesterov=False, changed=lambda net: net):
         net = changed(vit())
         optimizer = SGD(net.parameters(), lr=0.05, momentum=0.9, nesterov=nesterov)
         parts = (scenario or make_scenario(), net, optimizer, Er(), Policy(buffer=12), 0, TRAINING)
-        return train(*parts, checkpoints=start, schedule=schedule or SCHEDULES["cosine"])
+        return train(*parts, checkpoints=start)
 
     return go
 
@@ -454,9 +454,8 @@ def frozen(net):
         ({"nesterov": True}, "flags"),
         ({"changed": lambda net: nn.Sequential(net)}, "net"),
         ({"changed": frozen}, "net"),
-        ({"schedule": lambda optimizer, steps: CosineAnnealingLR(optimizer, steps // 2)}, "rates"),
     ],
-    ids=["images", "views", "nesterov", "net", "frozen", "schedule"],
+    ids=["images", "views", "nesterov", "net", "frozen"],
 )
 def test_train_does_not_take_the_result_of_another_run(other, field, tmp_path):
     go = stepped(tmp_path)
