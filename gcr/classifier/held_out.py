@@ -58,17 +58,17 @@ def _drawn(labels: Sequence[str], share: float, seed: int) -> list[int]:
     return [int(row) for row in np.flatnonzero(stratified(ids.astype(np.int64), share, seed))]
 
 
-def balanced_rows(labels: Sequence[str], capacity: int, seed: int) -> list[int]:
-    """At most ``capacity`` rows, as many of every class as of the others where there are enough.
+def balanced_rows(labels: Sequence[str], capacity: int, digests: Sequence[bytes]) -> list[int]:
+    """At most ``capacity`` rows, as many of every class as of the others where there are enough. Of a class those of
+    least digest stay: whatever came in which update, what is kept is a uniform sample of it.
 
-    >>> balanced_rows(["a", "a", "a", "a", "b"], capacity=3, seed=0)
-    [2, 3, 4]
+    >>> balanced_rows(["a", "a", "a", "a", "b"], 3, [b"2", b"0", b"3", b"1", b"4"])
+    [1, 3, 4]
     """
-    order = np.random.default_rng(seed).permutation(len(labels)).tolist()
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     ranked = []
-    for place, row in enumerate(order):
-        ranked.append((seen.setdefault(labels[row], 0), place, row))
+    for row in sorted(range(len(labels)), key=digests.__getitem__):
+        ranked.append((seen[labels[row]], digests[row], row))
         seen[labels[row]] += 1
     return sorted(row for _, _, row in sorted(ranked)[:capacity])
 

@@ -29,6 +29,7 @@ from gcr.classifier.held_out import (
 from gcr.classifier.saved import Classifier
 from gcr.learner.learner import Learner
 from gcr.learner.state_folder import StateFolder
+from gcr.memory.examples import digests
 from gcr.report.cells import bytes_text
 from gcr.settings import BadInput, Settings, setting
 
@@ -135,7 +136,7 @@ def _teach(classifier: Classifier, batch: Batch, old: Sequence[str], settings: U
 
 def _keep_held_out(classifier: Classifier, batch: Batch, settings: UpdateSettings) -> None:
     held_out, truth = _all_held_out(classifier, batch)
-    rows = balanced_rows(truth, settings.n_held_out, settings.seed)
+    rows = balanced_rows(truth, settings.n_held_out, digests(held_out))
     classifier.held_out, classifier.held_out_labels = held_out[rows], [truth[row] for row in rows]
 
 

@@ -77,7 +77,8 @@ def decode(data: bytes, name: str, channels: int = 3, size: int = 0, upright: bo
 
 
 def of_picture(picture: Any, name: str, channels: int = 3, size: int = 0) -> Pixels:
-    """As ``decode``, of one that Pillow has opened already."""
+    """As ``decode``, of one that Pillow has opened already. It is decoded at its full scale, where ``decode`` may take
+    a lower one of a JPEG: numbers differ by a little."""
     with _named(name):
         _check_pixels(picture, name, MAX_PIXELS)
         own = picture.copy()
