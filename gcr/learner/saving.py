@@ -52,7 +52,8 @@ def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "classes": [to_json(label) for label in learner.classes],
         "method": to_mapping(learner.method, named=True) | {"own": type(learner.method) not in METHODS},
         "memory": None if learner.policy is None else learner.policy.to_json(),
-        "optimizer": _optimizer_about(engine.state.optimizer, learner.net, engine.own_values),
+        "optimizer": _optimizer_about(engine.state.optimizer, learner.net, engine.own_values)
+        | {"made": engine.made_optimizer},
         "layout": asdict(learner.layout) | {"names": [to_json(name) for name in learner.layout.names]},
         "augment": _augment_about(learner.augment),
         "frozen": learner.frozen,
@@ -121,6 +122,8 @@ def from_state(
     _load_net(learner, layout, about, tensors)
     engine = learner.engine
     assert engine is not None
+    if "optimizer" not in given:
+        engine.made_optimizer = about["optimizer"].get("made", True) is True  # earlier versions did not say
     learner.fits = about["fits"]
     learner.unfinished = about.get("unfinished", False)  # earlier versions did not say
     with torch.no_grad():

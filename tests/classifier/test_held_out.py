@@ -183,17 +183,8 @@ def taught(digits, tmp_path_factory):
     for number, names in enumerate(STEPS, 1):
         new = home / f"new-{number}"
         write_pictures(new, pixels, classes, names)
-        words = [
-            "update",
-            home / "state",
-            new,
-            "--epochs",
-            EPOCHS,
-            "--limit",
-            20,
-            "--memory",
-            250,
-        ]  # 7 held out a class
+        limit = 20  # of 7 examples of a class that are held out
+        words = ["update", home / "state", new, "--epochs", EPOCHS, "--limit", limit, "--memory", 250]
         assert run_cli([str(word) for word in words]) == 0
         shutil.rmtree(new)
         accuracies.append(first_classes(home))

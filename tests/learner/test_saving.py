@@ -182,6 +182,19 @@ def test_groups_of_parameters_come_back(groups, momentum, tmp_path):
     assert same_weights(net, other)
 
 
+def test_layers_that_are_unfrozen_after_loading_are_no_more_than_before_those_of_the_users_optimizer(tmp_path):
+    nets = mlp(), mlp()
+    for net in nets:
+        net[0].requires_grad_(False)
+    learner = gcr.Learner(nets[0], memory=12, optimizer=torch.optim.SGD(nets[0][2].parameters(), lr=0.05))
+    learner.observe(*blobs([A, B]))
+    learner.save(tmp_path)
+    for each, net in ((learner, nets[0]), (gcr.Learner.load(tmp_path, nets[1]), nets[1])):
+        net[0].requires_grad_(True)
+        each.observe(*blobs([A, B]))
+        assert torch.equal(net[0].weight, mlp()[0].weight)
+
+
 def test_an_optimizer_of_the_loaded_network_is_taken(tmp_path):
     path = saved(tmp_path, optimizer=lambda p: torch.optim.Adam(p, 0.01))
     net = mlp(n_out=5)
