@@ -22,7 +22,7 @@ class ClassWeights:
     Balanced as in scikit-learn: examples / (classes * examples of the class), of all that was trained on so far.
     """
 
-    def __init__(self, given: Given, counts: Sequence[int] = ()) -> None:
+    def __init__(self, given: Given, counts: Sequence[int] = (), before: Sequence[int] = ()) -> None:
         if isinstance(given, Mapping):
             for label, weight in given.items():
                 if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:
@@ -32,6 +32,7 @@ class ClassWeights:
             raise BadInput(f'class_weight must be None, "balanced" or a weight per label, got {given!r}')
         self.given = given
         self.counts = list(counts)  # examples seen of each class, where that matters
+        self.before = list(before)  # the same when the last fit began
 
     def refuse_other(self, labels: Sequence[Hashable]) -> None:
         """Keys of another type than that of the labels: their weights would never count."""
@@ -41,6 +42,12 @@ class ClassWeights:
                 raise BadInput(
                     f"class_weight must have labels as keys, {kind}, got {key!r} ({type(key).__name__}); convert it"
                 )
+
+    def begin_fit(self, again: bool) -> None:
+        """What came in a fit that was broken off and is begun ``again`` counts once."""
+        if again:
+            self.counts = list(self.before)
+        self.before = list(self.counts)
 
     def update(self, weights: Tensor, labels: Tensor, classes: Sequence[Hashable]) -> None:
         """Put the weights that go with a new batch into ``weights`` [outputs]. Outputs without a class have 1."""
@@ -58,7 +65,7 @@ class ClassWeights:
         given: Any = self.given
         if isinstance(given, Mapping):
             given = [[to_json(label), weight] for label, weight in given.items()]
-        return {"given": given, "counts": self.counts}
+        return {"given": given, "counts": self.counts, "before": self.before}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ClassWeights:
@@ -66,6 +73,6 @@ class ClassWeights:
         if isinstance(given, list):
             given = {from_json(label): weight for label, weight in given}
         try:
-            return cls(given, value["counts"])
+            return cls(given, value["counts"], value.get("before", ()))  # earlier versions had none
         except BadInput as error:
             raise Misfit(f"class_weights.given is wrong: {error}") from None

@@ -102,6 +102,7 @@ class Training:
         self.again = learner.unfinished  # memory may hold these examples already
         self.passed: set[tuple[bytes, int]] = set()  # those that have come again
         learner.unfinished = True
+        learner.class_weights.begin_fit(self.again)
         if show and learner.engine is not None and learner.engine.state.memory is not None:
             held = learner.engine.state.memory
             show(0, f"memory: {held.rows} examples, {held.nbytes / 1e6:.2f} MB")

@@ -575,7 +575,7 @@ def held(learner):
 @pytest.mark.parametrize("broken_off", ["epoch", "loader"])
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_fit_that_was_broken_off_and_begun_again_remembers_each_example_once(broken_off, saved, tmp_path):
-    learner = gcr.Learner(mlp(), memory=200, optimizer=quick)
+    learner = gcr.Learner(mlp(), memory=200, optimizer=quick, class_weight="balanced")
     if broken_off == "epoch":
         with pytest.raises(KeyboardInterrupt):
             learner.fit(X, NUMBERS, epochs=3, on_epoch=breaks_off(2))
@@ -588,6 +588,7 @@ def test_a_fit_that_was_broken_off_and_begun_again_remembers_each_example_once(b
         learner = gcr.Learner.load(tmp_path, mlp(), optimizer=quick)
     learner.fit(X, NUMBERS, epochs=2)
     assert held(learner) == sorted(map(tuple, X.tolist()))
+    assert learner.class_weights.counts == [40, 40]
 
 
 def test_a_state_that_a_callback_saved_begins_its_fit_again(tmp_path):
