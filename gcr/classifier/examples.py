@@ -157,6 +157,7 @@ def _columns(x: Any, names: Sequence[str]) -> np.ndarray:
         values = np.asarray(x, dtype=np.float32)
     except (TypeError, ValueError):
         raise BadInput("x must be numbers, a row an example; gcr predict reads files of features") from None
+    values = values[None] if values.shape == (len(names),) else values
     if values.ndim != 2 or values.shape[1] != len(names) or not len(values):
         raise BadInput(f"x must be [n, {len(names)}], a column for each feature, got {list(values.shape)}")
     return values

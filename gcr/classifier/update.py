@@ -98,7 +98,7 @@ def update(
     if len(batch.parts.train) == 1 and batch.net_name != "mlp":
         raise BadInput(f"{new.path} leaves one example to train on, which has no batch statistics; give three or more")
     settings = settings.with_epochs(len(batch.parts.train))
-    for note in (*batch.notes, *_remarks(batch, old, settings)):
+    for note in (*batch.notes, *_remarks(batch, classifier, settings)):
         say(note)
     if classifier is None:
         classifier = _new_classifier(folder, batch, settings, device, new.mirror)
@@ -140,8 +140,8 @@ def _keep_held_out(classifier: Classifier, batch: Batch, settings: UpdateSetting
     classifier.held_out, classifier.held_out_labels = held_out[rows], [truth[row] for row in rows]
 
 
-def _remarks(batch: Batch, old: Sequence[str], settings: UpdateSettings) -> list[str]:
-    remarks = []
+def _remarks(batch: Batch, classifier: Classifier | None, settings: UpdateSettings) -> list[str]:
+    remarks, old = [], classifier.classes if classifier else []
     if batch.parts.copies:
         remarks.append(f"left out {batch.parts.copies} examples that are copies of held-out ones")
     alike = {name.casefold(): name for name in old}
@@ -153,9 +153,13 @@ def _remarks(batch: Batch, old: Sequence[str], settings: UpdateSettings) -> list
     measured = counts(batch.held_out()[1])
     if bare := [name for name in batch.added if name not in measured]:
         remarks.append(f"too few examples to hold out, so accuracy is unknown: {', '.join(bare[:NAMED])}")
+    known = {*classifier.memory_labels(), *classifier.held_out_labels, *batch.labels} if classifier else set()
+    if unknown := [name for name in old if name not in known]:
+        remarks.append(f"nothing is left of {', '.join(unknown[:NAMED])} to replay or to measure: add some, or lose it")
     each = settings.n_replayed // max(1, len(old) + len(batch.added))
     if each < FEW:
-        remarks.append(f"memory keeps {each} examples of each class to replay; give a larger --memory to forget less")
+        one = f"{each} example{'s' * (each != 1)}"
+        remarks.append(f"memory keeps {one} of each class to replay; give a larger --memory to forget less")
     return remarks
 
 

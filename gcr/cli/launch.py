@@ -119,6 +119,7 @@ def _train_and_show(
 
 def check_ready(experiments: Sequence[Experiment], how: Execution, needs: set[str]) -> None:
     """An error with its remedy, before anything starts, if device, libraries or data are not there."""
+    from gcr.experiments import plugins
     from gcr.runs.engine import check_engine
     from gcr.runs.local import pick_device
     from gcr.scenarios import entry
@@ -134,6 +135,7 @@ def check_ready(experiments: Sequence[Experiment], how: Execution, needs: set[st
     for one in about.values():
         one.check_present()
     for experiment in experiments:
+        plugins.network(experiment.model)
         experiment.check_classes(about[experiment.scenario])
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gcr.data.archive import Tree, open_tree
-from gcr.data.cache import About, check_name, data_root
+from gcr.data.cache import About, check_name, data_root, is_cached
 from gcr.data.catalog import find
 from gcr.data.download import fetch
 from gcr.data.importers import FORMATS, Format
@@ -42,6 +42,8 @@ def import_set(
     check_source(source, wanted)
     for note in source.notes:
         say(f"{name}: {note}")
+    if is_cached(name):
+        say(f"{name}: replaces what was imported under this name before")
     return write_set(name, chosen.name, replace(source, mirrored=mirrored), progress, say)
 
 

@@ -59,7 +59,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         about = scenarios.recorded(self.scenario)
-        plugins.network(self.model)
+        if not isinstance(self.model, str):
+            raise BadInput(f"model must be a name, got {self.model!r:.40}")
         if about.n_classes:
             self.check_classes(about)
         if self.memory is not None:
@@ -199,6 +200,7 @@ def compose(
     """
     about = scenarios.entry(scenario)
     made = compose_with(about, method, seed=seed, selector=selector, overrides=overrides)
+    plugins.network(made.model)
     made.check_classes(about)
     return made
 

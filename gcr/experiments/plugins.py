@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -131,6 +132,9 @@ def _read(files: tuple[str, ...]) -> tuple[Plugin, ...]:
             if "__dataclass_params__" not in kind.__dict__:  # one that is not frozen cannot inherit from ours
                 rule = "must be a frozen dataclass, got a plain class; write @dataclass(frozen=True) above it"
                 raise BadInput(f"{kind.__name__} in {file} {rule}")
+            if bare := [field.name for field in fields(kind) if "help" not in field.metadata]:
+                rule = "must be declared as gcr.settings.setting(default, help), so that runs record it"
+                raise BadInput(f"{bare[0]} of {kind.__name__} in {file} {rule}")
             if name in taken:
                 rule = f'must be new, got "{name}", which there is already{taken[name]}'
                 raise BadInput(f"name of {kind.__name__} in {file} {rule}")

@@ -103,9 +103,8 @@ class Core:
         parts = [engine.logits(self._features(part.to(self.device))).cpu() for part in at_once(rows)]
         return torch.cat(parts)[:, : len(self.labels)]
 
-    def score(self, x: Any, y: Any) -> float:
-        """Share of examples whose label is predicted. Labels that were never learned count as errors; those of another
-        type than the learned ones are refused."""
+    def share_right(self, x: Any, y: Any) -> float:
+        """Of examples whose label is predicted."""
         predicted = self.logits(x).argmax(1)
         return float((predicted == self.labels.look_up(y, len(predicted))).double().mean())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -189,13 +190,20 @@ class Training:
                 raise BadInput(f"validation must give a number, got {value!r}")
             return float(value)
         if isinstance(validation, tuple) and len(validation) == 2:
-            return self.learner.score(*validation)
-        right = n = 0.0
-        for x, y in batches_of(validation, self.options.image, self.options.label):
-            right, n = right + self.learner.score(x, y) * len(y), n + len(y)
-        if not n:
-            raise BadInput("validation must be (x, y), a DataLoader, a Dataset or a function, and not empty")
-        return right / n
+            if self.known and bool((self.learner.labels.look_up(validation[1]) < 0).all()):
+                warnings.warn("validation has none of the labels that were learned; compare them", stacklevel=2)
+            return self.learner.share_right(*validation)
+        return share_right(self.learner, "validation", validation, self.options.image, self.options.label)
+
+
+def share_right(learner: Core, name: str, data: Any, image: Any, label: str | None) -> float:
+    """Of the examples of a data set whose label is predicted."""
+    right = n = 0.0
+    for x, y in batches_of(data, image, label):
+        right, n = right + learner.share_right(x, y) * len(y), n + len(y)
+    if not n:
+        raise BadInput(f"{name} must be (x, y), a DataLoader, a Dataset or a function, and not empty")
+    return right / n
 
 
 def accuracy_on_memory(engine: Engine, n_classes: int) -> float | None:

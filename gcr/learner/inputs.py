@@ -111,8 +111,10 @@ class Layout:
             tensors = {part.name: tensors[part.name] for part in self.parts}
         got = _parts(tensors)
         if kind != self.kind or got != self.parts:
-            wanted, given = (", ".join(map(str, parts)) for parts in (self.parts, got))
-            raise BadInput(f"x must be {wanted} for each example, as in the first batch, got {given}")
+            wanted, given = (", ".join(map(str, parts)).removeprefix("x: ") for parts in (self.parts, got))
+            alone = kind == "tensor" == self.kind and tensors[""].shape == self.shape
+            remedy = "one example is x[None]" if alone else "convert it"
+            raise BadInput(f"x must be {wanted} for each example, as in the first batch, got {given}; {remedy}")
         if kind == "tensor":
             return tensors[""]
         flat = [t.contiguous().reshape(len(t), -1).view(torch.uint8).reshape(len(t), -1) for t in tensors.values()]

@@ -140,6 +140,14 @@ class Learner(Core):
             probabilities = probabilities[:, numbers]
         return probabilities.numpy()
 
+    def score(self, x: Any, y: Any = None, *, image: Any = None, label: str | None = None) -> float:
+        """Share of examples whose label is predicted; ``x`` alone may be what ``fit`` takes alone. Labels that were
+        never learned count as errors; those of another type than the learned ones are refused."""
+        if y is None:
+            data = iter([x]) if isinstance(x, tuple) and len(x) == 2 else x
+            return fitting.share_right(self, "x", data, image, label)
+        return self.share_right(x, y)
+
     @in_turn
     def predict_one(self, x: Any) -> Hashable:
         """The label of one example; None before anything was learned."""

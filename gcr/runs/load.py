@@ -103,6 +103,7 @@ def load_run(folder: str | Path, device: str = "cpu") -> LoadedRun:
         values, result = run.experiment_values(), run.result()
         remedy = plugins.lacking(result) or remedy
         experiment = Experiment.from_dict(values)
+        plugins.network(experiment.model)
         check_together(values, result)
     except (OSError, *MISFITS) as error:
         why = brief(error) if isinstance(error, BadInput | OSError) else brief_of(error)

@@ -9,12 +9,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import RandomSampler
 
 from gcr.select import Pool
 from gcr.select.checks import as_matrix, is_whole
@@ -83,12 +85,15 @@ def collect(
     rows go to that file batch by batch, and a second call goes on where the first ended; of the rows there it computes
     the first and the last again and compares them, and trusts the others.
 
+    Rows are in the order of ``loader``: give one that does not shuffle, and they are those of the data set.
     ``progress(done, batches)`` is called after each batch; ``batches`` is 0 where the loader has no length.
     """
     if progress is not None and not callable(progress):
         raise BadInput(f"progress must be a function of batches done and their number, got {progress!r}")
     if gradients not in ("last-layer", "projected"):
         raise BadInput(f"gradients must be 'last-layer' or 'projected', got {gradients!r}")
+    if isinstance(getattr(loader, "sampler", None), RandomSampler):
+        warnings.warn("loader shuffles: rows are in its order, not in that of the data set", stacklevel=2)
     modes, batches = {module: module.training for module in net.modules()}, _batches(loader, progress)
     try:
         net.eval()

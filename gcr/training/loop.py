@@ -125,6 +125,11 @@ class Run:
         self.remarks = [remark] if remark else []
         self.plan = make_schedule(self.scenario, method, training, seed)
         self.total_steps = self.plan.total_steps(training)
+        if scenario.stream_length and len(self.plan.stages) == 1 and method.stages == "streams":
+            self.remarks.append(
+                f"all {len(scenario.train.labels)} training images are one stream: accuracy is measured and memory "
+                f"selected once, at its end; give a stream smaller than {scenario.stream_length}"
+            )
         arriving = sum(len(stage.rows) * stage.epochs for stage in self.plan.stages)
         if self.policy is not None and self.policy.every > arriving:
             raise BadInput(f"every must be <= {arriving}, the examples of the whole run, got {self.policy.every}")

@@ -596,6 +596,8 @@ def test_a_class_of_which_nothing_is_left_is_named(gcr, state):
     assert code == 0
     assert "no example left to replay of ant" in said
     assert saved.load(StateFolder(state)).learner.memory.counts()["bee"] > 0
+    _, _, said = gcr("update", "state", write_rows(Path("second.csv"), ["cow"], seed=1), "--epochs", "4")
+    assert "nothing is left of ant to replay or to measure" in said
 
 
 def test_copies_in_an_earlier_version_alone_are_erased(gcr, state):

@@ -128,12 +128,15 @@ def test_import_names_the_folder_it_found(cache, tmp_path, monkeypatch):
     train, test = made.cifar10_parts()
     made.put_in_catalog(monkeypatch, made.small("cifar10", 10, 2))
     made.write_folder(tmp_path / "given/old/stuff", made.cifar10_binary(train, test))
+    there: list[str] = []
     for chosen in ("auto", "cifar-binary"):
         said = []
         import_set("cifar10", [tmp_path / "given"], chosen, say=said.append)
         assert said == [
-            f"cifar10: reading {tmp_path / 'given'} as cifar-binary, from its folder old/stuff/cifar-10-batches-bin"
+            f"cifar10: reading {tmp_path / 'given'} as cifar-binary, from its folder old/stuff/cifar-10-batches-bin",
+            *there,
         ]
+        there = ["cifar10: replaces what was imported under this name before"]
 
 
 def test_bad_pictures_of_both_parts_are_told_together(cache, tmp_path, monkeypatch):

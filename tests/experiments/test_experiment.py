@@ -105,7 +105,7 @@ def test_json_round_trip_keeps_every_bit(alpha, lr, buffer, seed):
         ({"scenario": "cifar10"}, 'unknown scenario "cifar10"'),
         ({"scenario": "../birds"}, 'unknown scenario "../birds"'),
         ({"scenario": 3}, 'unknown scenario "3"'),
-        ({"model": "resnet"}, 'unknown model "resnet"'),
+        ({"model": 18}, "model must be a name, got 18"),
     ],
 )
 def test_bad_json_is_refused_with_a_remedy(change, message):

@@ -142,11 +142,9 @@ def test_networks_of_ones_own_train_in_worker_processes_and_are_loaded(plugin, n
     assert run_cli(["settings", "er"]) == 0
     assert "narrow, Two" in " ".join(capsys.readouterr().out.split())
     monkeypatch.setenv(plugins.VARIABLE, "")
-    for read in (["table", str(out)], [*command, "--fresh"]):
-        assert run_cli(read) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"name the files of its method, selector or network: gcr --plugin {file.name}" in said
-    assert f'unknown model "{network}"' in said
+    assert run_cli(["table", str(out)]) == run_cli(["verify", str(out)]) == 0  # a table needs no network
+    assert run_cli([*command, "--fresh"]) == 2
+    assert f'unknown model "{network}"' in " ".join(capsys.readouterr().err.split())
     with pytest.raises(BadInput, match=f"gcr --plugin {file.name}"):
         load_run(out / "seq-digits-gcr-k100/seed-0")
 
@@ -335,3 +333,9 @@ def test_a_file_that_is_not_there_and_ray(plugin, tmp_path, monkeypatch):
     monkeypatch.setenv(plugins.VARIABLE, str(tmp_path / "none.py"))
     with pytest.raises(BadInput, match=r"none\.py does not exist; name a Python file with --plugin or GCR_PLUGIN"):
         plugins.policies()
+
+
+def test_a_field_that_runs_would_not_record_is_refused(plugin):
+    plugin(METHOD + "\n    bare: float = 0.1\n", names=("louder",))
+    with pytest.raises(BadInput, match=r"bare of Louder in .* must be declared as gcr\.settings\.setting"):
+        compose("seq-digits", "er")

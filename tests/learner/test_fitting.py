@@ -658,3 +658,17 @@ def test_a_fit_that_is_begun_again_stores_what_comes_often_often():
     learner.fit(x, ["ant", "bee"] * 20, epochs=2, batch=4)
     assert learner.memory.counts() == {"ant": 20, "bee": 20}
     assert learner.memory.examples.sum(0).tolist() == [5.0] * 8
+
+
+def test_validation_labels_that_are_all_unknown_are_warned_of():
+    words = ["ant"] * 40 + ["bee"] * 40
+    with pytest.warns(UserWarning, match="validation has none of the labels that were learned"):
+        gcr.Learner(mlp(), memory=10).fit(X, words, epochs=1, validation=(X, [word.upper() for word in words]))
+
+
+def test_score_takes_what_fit_takes():
+    learner = gcr.Learner(mlp(), memory=10, optimizer=quick).fit(X, NUMBERS, epochs=4)
+    for data in (TensorDataset(X, NUMBERS), DataLoader(Pairs(), 16), Stream(), (X, NUMBERS)):
+        assert learner.score(data) == learner.score(X, NUMBERS)
+    with pytest.raises(BadInput, match="x must be"):
+        learner.score(X)

@@ -10,7 +10,7 @@ from conftest import make_scenario
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from named import Training, train
-from reference.driving import follow, fresh
+from reference.driving import follow, fresh, smooth
 from reference.gradient_methods import PlainAGem, PlainGem, PlainMir, bounded_qp
 from torch.nn import functional as F
 
@@ -226,6 +226,7 @@ def test_two_tasks_equal_plain_mir(model, criterion):
     scenario, policy = make_scenario(n_per_class=20), Policy(buffer=12, replay_batch=4)
     method = Mir(search=4, criterion=criterion, virtual_lr=0.1)
     state = fresh(scenario, model, method, policy)
+    smooth(state.net.trunk)
     plain = PlainMir(state.net, scenario, lr=0.05, capacity=12, virtual_lr=0.1, retrieved=4, criterion=criterion)
     follow(state, plain, scenario, method, policy, n_stages=2)
 

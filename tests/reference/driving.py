@@ -22,9 +22,7 @@ TRAINING = Training(epochs=2, lr=0.05, batch=8)
 
 
 def fresh(scenario, model, method, policy, weight_decay=0.0):
-    state = fresh_state(scenario, model, method, policy, replace(TRAINING, weight_decay=weight_decay), SEED)
-    smooth(state.net.trunk)
-    return state
+    return fresh_state(scenario, model, method, policy, replace(TRAINING, weight_decay=weight_decay), SEED)
 
 
 def smooth(trunk):

@@ -1,3 +1,5 @@
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -79,6 +81,14 @@ def test_progress_counts_batches(gradients):
     assert seen == [(1, 2), (2, 2), (1, 0), (2, 0)]
     with pytest.raises(BadInput, match="progress must be a function of batches done and their number, got True"):
         gcr.collect(make_net(), batches(), gradients=gradients, progress=True)
+
+
+def test_a_loader_that_shuffles_is_warned_of():
+    data = torch.utils.data.TensorDataset(*(torch.cat(parts) for parts in zip(*batches(), strict=True)))
+    with pytest.warns(UserWarning, match="loader shuffles: rows are in its order"):
+        gcr.collect(make_net(), torch.utils.data.DataLoader(data, 4, shuffle=True))
+    with warnings.catch_warnings(action="error"):
+        gcr.collect(make_net(), torch.utils.data.DataLoader(data, 4))
 
 
 def test_a_layer_that_does_not_make_the_logits_is_refused():

@@ -371,3 +371,9 @@ def test_statistics_are_kept_with_the_number_of_their_batches():
     with reselect.statistics_kept(net):
         net(torch.zeros(4, 2))
     assert (int(net.num_batches_tracked), net.running_mean.tolist()) == (1, [1, 1])
+
+
+def test_a_stream_that_holds_everything_is_a_remark():
+    whole = replace(make_scenario(), stream_length=6250)
+    with pytest.warns(UserWarning, match="all 72 training images are one stream: accuracy is measured"):
+        train(whole, "mlp", Er(), Policy(buffer=12), Training(epochs=1), 0)
