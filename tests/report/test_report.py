@@ -55,7 +55,7 @@ def evil_page(tmp_path_factory):
         (out / EVIL / "seed-0" / file).write_text("{}")
     runs = read_runs(out)
     with pytest.MonkeyPatch.context() as patch:
-        named = SimpleNamespace(entry=lambda _: SimpleNamespace(class_names=(EVIL,) * 10))
+        named = SimpleNamespace(recorded=lambda _: SimpleNamespace(class_names=(EVIL,) * 10))
         patch.setattr(gallery, "scenarios", named)
         return write_report(runs.groups, out / "report.html", title=f"A {EVIL} title", unreadable=runs.unreadable)
 
