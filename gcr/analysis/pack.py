@@ -72,8 +72,8 @@ def _equal_numbers(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def _says_more(line: dict[str, Any], before: dict[str, Any]) -> bool:
     """Whether only it was checked; or else, whether only it has metrics."""
-    told = [("unchecked" not in one, "metrics" in one) for one in (line, before)]
-    return told[0] > told[1]
+    says = [("unchecked" not in one, "metrics" in one) for one in (line, before)]
+    return says[0] > says[1]
 
 
 def _metrics(run: StoredRun) -> list[Any]:

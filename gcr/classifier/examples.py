@@ -72,6 +72,11 @@ class Form:
     def in_words(self) -> str:
         return f"pictures of {times(self.shape)}" if self.kind == "pictures" else f"{self.shape[0]} features"
 
+    def standardised(self, values: np.ndarray) -> Tensor:
+        """Of features."""
+        mean, std = (np.asarray(of, dtype=np.float32) for of in (self.mean, self.std))
+        return torch.from_numpy((values - mean) / std)
+
     def default_net(self) -> str:
         if self.kind == "features":
             return "mlp"
@@ -120,16 +125,14 @@ def read_examples(source: Source, form: Form, skip_bad: bool, progress: Progress
         got = "features" if isinstance(source, FeatureRows) else "pictures"
         raise BadInput(f"examples must be {form.kind}, as in the first update of this classifier, got {got}")
     if isinstance(source, FeatureRows):
-        mean, std = (np.asarray(values, dtype=np.float32) for values in (form.mean, form.std))
-        return Read(torch.from_numpy((source.values - mean) / std), list(range(len(source.values))), source.notes)
+        return Read(form.standardised(source.values), list(range(len(source.values))), source.notes)
     return _read_pictures(source, form, skip_bad, progress)
 
 
 def as_form(x: Any, form: Form) -> Tensor:
     """Pictures or features that are in memory, as the form wants them: [n, *shape]."""
     if form.kind == "features":
-        mean, std = (np.asarray(values, dtype=np.float32) for values in (form.mean, form.std))
-        return torch.from_numpy((_columns(x, form.names) - mean) / std)
+        return form.standardised(_columns(x, form.names))
     pictures = list(x) if isinstance(x, list | tuple) else [x]
     if not pictures:
         raise BadInput("x must have at least one picture, got none")

@@ -27,7 +27,7 @@ from gcr.learner.inputs import Layout, as_one
 from gcr.learner.labels import Labels
 from gcr.learner.turns import Turn, in_turn
 from gcr.learner.views import Augment, Own, Plain, make_views
-from gcr.memory import Policy
+from gcr.memory import Buffer, Policy
 from gcr.memory.examples import as_count, digests
 from gcr.methods import ErAce, Method
 from gcr.models import Network, attach, order_weights
@@ -37,6 +37,7 @@ from gcr.settings import BadInput
 from gcr.training.numerics import computing
 from gcr.training.optimizer import AnyOptimizer, held_parameters
 
+ANY = -1  # label
 FIXED = frozenset({"net", "method", "optimizer", "augment", "frozen", "head", "seed", "device", "precision", "clip"})
 
 
@@ -161,14 +162,10 @@ class Core:
         """Examples that come again are offered to memory again: what it has of them now leaves, under any label, or
         under those ``labels`` that they have now."""
         assert self.engine is not None
-        if (memory := self.engine.state.memory) is not None and len(memory):
-            filled, own = memory.filled_rows(), digests(rows)
-            held = digests(memory.columns["image"][filled])
-            numbers, known = [0] * len(own), [0] * len(held)
-            if labels is not None:
-                numbers, known = self.labels.look_up(labels).tolist(), memory.columns["label"][filled].tolist()
-            again = set(zip(own, numbers, strict=True))
-            self.engine.erase([row for row, one in enumerate(zip(held, known, strict=True)) if one in again])
+        if (memory := self.engine.state.memory) is not None:
+            own = digests(rows)
+            numbers = [ANY] * len(own) if labels is None else self.labels.look_up(labels).tolist()
+            self._erase(memory, set(zip(own, numbers, strict=True)), memory.filled_rows(), labels is not None)
 
     @in_turn
     def drop_of_task(self, rows: Tensor, labels: Tensor, passed: set[tuple[bytes, int]]) -> None:
@@ -177,13 +174,16 @@ class Core:
         assert self.engine is not None
         again = set(zip(digests(rows), labels.tolist(), strict=True)) - passed
         passed |= again
-        if again and len(held := self.engine.rows_of_task()):
-            memory = self.engine.state.memory
-            assert memory is not None
-            place = {row: number for number, row in enumerate(memory.filled_rows().tolist())}
-            there = zip(digests(memory.columns["image"][held]), memory.columns["label"][held].tolist(), strict=True)
-            both = zip(held.tolist(), there, strict=True)
-            self.engine.erase([place[row] for row, example in both if example in again])
+        if (memory := self.engine.state.memory) is not None and again:
+            self._erase(memory, again, self.engine.rows_of_task(), by_label=True)
+
+    def _erase(self, memory: Buffer, again: set[tuple[bytes, int]], held: Tensor, by_label: bool) -> None:
+        """Those of the rows ``held`` whose digest and label are among these."""
+        assert self.engine is not None
+        place = {row: number for number, row in enumerate(memory.filled_rows().tolist())}
+        labels = memory.columns["label"][held].tolist() if by_label else [ANY] * len(held)
+        there = zip(held.tolist(), digests(memory.columns["image"][held]), labels, strict=True)
+        self.engine.erase([place[row] for row, *example in there if tuple(example) in again])
 
     @in_turn
     def follow_layers(self) -> None:

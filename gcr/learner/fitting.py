@@ -124,7 +124,7 @@ class Training:
                 self._begin()
                 if number == 0:
                     self._check_validation()
-                    self.logits_before = self.engine.stored_logits()
+                    self.logits_before = self.engine.stored_logits() if self.epochs > 1 else None
             if number == 0 and self.again:
                 self.learner.drop_of_task(rows, labels, self.passed)
             if len(labels) == 1 and self.learner.needs_two:  # no batch statistics: remembered, not trained on

@@ -143,10 +143,9 @@ class Learner(Core):
     def score(self, x: Any, y: Any = None, *, image: Any = None, label: str | None = None) -> float:
         """Share of examples whose label is predicted; ``x`` alone may be what ``fit`` takes alone. Labels that were
         never learned count as errors; those of another type than the learned ones are refused."""
-        if y is None:
-            data = iter([x]) if isinstance(x, tuple) and len(x) == 2 else x
-            return fitting.share_right(self, "x", data, image, label)
-        return self.share_right(x, y)
+        if y is None and isinstance(x, tuple) and len(x) == 2:
+            x, y = x
+        return fitting.share_right(self, "x", x, image, label) if y is None else self.share_right(x, y)
 
     @in_turn
     def predict_one(self, x: Any) -> Hashable:

@@ -11,7 +11,7 @@ the batch has none of it, and an unseen class below it is none.
 
 The head is linear as everywhere here; theirs is a cosine of features and weights, times 10. The mask is there from the
 first step on and replay from the second, without regard to tasks, as in the authors' code. In Mammoth both begin with
-the second task, unless told otherwise.
+the second task by default.
 """
 
 from __future__ import annotations

@@ -16,18 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gcr.files import Damaged, read_tensors, tensor_bytes, under, write_whole
 from gcr.memory import Policy
 from gcr.memory.buffer_state import check_held
 from gcr.methods import Method
 from gcr.models.shares import Shares
-from gcr.scenarios import Scenario
-from gcr.scenarios.scenario import Images
-from gcr.settings import LARGEST, MISFITS, BadInput, brief_of, to_mapping
+from gcr.scenarios.scenario import Images, Scenario
+from gcr.settings import LARGEST, MISFITS, BadInput, brief_of
 from gcr.training.optimizer import (
-    AnyOptimizer,
     check_group_numbers,
     group_flags,
     group_numbers,
@@ -112,31 +110,21 @@ class Checkpoints:
 
 
 def checkpoints_of(
-    folder: str | Path,
-    scenario: Scenario,
-    net: nn.Module,
-    optimizer: AnyOptimizer,
-    method: Method,
-    policy: Policy | None,
-    seed: int,
-    training: Training,
-    scheduled: bool,
+    folder: str | Path, state: RunState, scenario: Scenario, method: Method, policy: Policy | None, **plain: Any
 ) -> Checkpoints:
-    """Checkpoints of a run that is given as objects, in a folder that is made. What a schedule does is not known."""
+    """Checkpoints of a run that is given as objects, in a folder that is made. ``plain``: values as JSON has them."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"checkpoints must be a folder, got {folder} ({error.strerror}); give another") from None
+    net, optimizer = state.net, state.optimizer
     learns = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
-    identity = {
-        "seed": seed,
+    identity = plain | {
         "method": {"name": method.name} | {name: _plainly(value) for name, value in vars(method).items()},
         "memory": None if policy is None else policy.to_json(),
-        "training": to_mapping(training),
         "optimizer": {"name": type(optimizer).__name__, "groups": group_numbers(optimizer)},
         "flags": group_flags(optimizer, net),
-        "schedule": scheduled,
         "tasks": scenario.tasks,
         "stream": scenario.stream_length,
         "labels": _digest(*map(_bytes, (scenario.train.labels, scenario.test.labels))),

@@ -21,7 +21,7 @@ from gcr.models import state_tensors
 from gcr.models.recompute_bn import refuse_without_statistics
 from gcr.models.shares import Shares
 from gcr.scenarios import Scenario
-from gcr.settings import BadInput
+from gcr.settings import BadInput, to_mapping
 from gcr.training.checkpoint import Checkpoints, checkpoints_of, copy_from_first
 from gcr.training.evaluate import evaluate
 from gcr.training.metrics import summary
@@ -150,9 +150,8 @@ class Run:
         if self.policy is not None and self.policy.statistics == "memory":
             refuse_without_statistics(self.state.net)
         if isinstance(checkpoints, str | Path):
-            checkpoints = checkpoints_of(
-                *(checkpoints, scenario, net, optimizer, method, self.policy, seed, training, schedule is not None)
-            )
+            plain = {"seed": seed, "training": to_mapping(training), "schedule": schedule is not None}
+            checkpoints = checkpoints_of(checkpoints, self.state, self.scenario, method, self.policy, **plain)
         self.checkpoints = checkpoints
         if checkpoints is not None:
             if extra := set(net.state_dict()).difference(state_tensors(net)):
