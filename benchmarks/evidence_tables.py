@@ -52,24 +52,26 @@ def counts() -> str:
     return markdown(["", "cells", "inside", "above (starred)", "below (starred)", "undecided"], rows)
 
 
-def others(regime: str, metric: str, theirs: Mapping[int, int] | None = None) -> str:
+def others(regime: str, metric: str, theirs: Mapping[int, tuple[int, ...]] | None = None) -> str:
     """GCR minus every other method: online by Welch's test, offline in pairs where seeds are common. ``theirs``: the
-    others' K next to GCR's; without it they are equal."""
+    others' sizes of K for each of GCR's; without it they are equal."""
     groups = {(c.scenario, c.group.buffer, c.method): c.group for c in cells("accuracy") if c.regime == regime}
     wanted = list(dict.fromkeys((scenario, buffer) for scenario, buffer, _ in groups))
-    if theirs is not None:  # sizes that the paper has not got
-        more = [group for name, group in read("online-variants").items() if name.endswith("-k1000")]
-        groups |= {(of.experiment["scenario"], of.buffer, of.experiment["method"]["name"]): of for of in more}
+    file = {"online": "online-variants", "offline": "offline-selection"}[
+        regime
+    ]  # with sizes that the paper has not got
+    more = [group for name, group in read(file).items() if name.endswith(("-k1000", "-k4000"))]
+    groups |= {(of.experiment["scenario"], of.buffer, of.experiment["method"]["name"]): of for of in more}
     left_out = ("gcr", "gcr + reservoir", *(AT_TASK_ENDS if metric == "anytime" else ()))
     methods = [name for name in NAMES if name not in left_out and any(method == name for _, _, method in groups)]
     starts, differences = [], []
-    for scenario, buffer in wanted:
-        its = buffer if theirs is None else theirs.get(buffer, 0)
+    pairs = [(*place, its) for place in wanted for its in ((place[1],) if theirs is None else theirs.get(place[1], ()))]
+    for scenario, buffer, its in pairs:
         if (scenario, its, "der++") not in groups:
             continue
         gcr = groups[scenario, buffer, "gcr"]
         rivals = [groups.get((scenario, its, method)) for method in methods]
-        sizes = f"{buffer:,}" if theirs is None else f"{buffer:,}, others {its:,}"
+        sizes = f"{buffer:,}" if its == buffer else f"{buffer:,}, others {its:,}"
         held = [f"{of.memory_bytes:,}" for of in (gcr, groups[scenario, its, "der++"])]
         starts.append([DATA[scenario], sizes, *held, str(gcr.mean(metric))])
         paired = regime == "offline"
@@ -259,9 +261,12 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "coverage": ("docs/evidence.md", coverage),
     "counts": ("docs/evidence.md", counts),
     "online": ("docs/online.md", partial(others, "online", "anytime")),
-    "online-bytes": ("docs/online.md", partial(others, "online", "anytime", theirs={200: 500, 500: 1000})),
+    "online-bytes": ("docs/online.md", partial(others, "online", "anytime", theirs={200: (500,), 500: (1000,)})),
     "online-final": ("docs/online.md", partial(others, "online", "accuracy")),
-    "offline": ("docs/evidence.md", partial(others, "offline", "accuracy")),
+    "offline": (
+        "docs/evidence.md",
+        partial(others, "offline", "accuracy", theirs={500: (500, 1000), 2000: (2000, 4000)}),
+    ),
     "selection": ("docs/evidence.md", selection),
     "points": ("docs/reproduce.md", points),
     "figures": ("README.md", figures),
