@@ -240,7 +240,9 @@ def read_runs(path: Path) -> Runs:
     if not runs.groups and runs.diverged:
         raise BadInput(f"no finished runs below {path}: {runs.notes[0]}; try a smaller lr")
     if not runs.groups:
-        raise BadInput(f"no finished runs below {path}; train some with: gcr run SCENARIO --out {path}")
+        begun = path.is_dir() and any(path.rglob("experiment.json"))
+        how = "give the command of those begun again" if begun else f"train some with: gcr run SCENARIO --out {path}"
+        raise BadInput(f"no finished runs below {path}; {how}")
     return runs
 
 

@@ -316,7 +316,11 @@ def test_a_record_per_seed_has_the_settings_that_differ(tmp_path):
 def test_folders_without_runs_are_named(tmp_path):
     with pytest.raises(BadInput, match="is not a folder"):
         read_runs(tmp_path / "none")
-    with pytest.raises(BadInput, match="no finished runs"):
+    with pytest.raises(BadInput, match=r"no finished runs .*; train some with: gcr run"):
+        read_runs(tmp_path)
+    begun = compose("seq-digits", "er", seed=0)
+    RunFolder.of(tmp_path, begun).begin(begun)
+    with pytest.raises(BadInput, match=r"no finished runs .*; give the command of those begun again"):
         read_runs(tmp_path)
 
 
