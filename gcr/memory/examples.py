@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcr.select.checks import check_mapped
+from gcr.select.checks import check_mapped, check_masked
 from gcr.settings import BadInput
 
 
@@ -39,6 +39,7 @@ def as_tensor(name: str, values: Any, device: torch.device | str | None = None) 
             return values.detach().to(device)
         if isinstance(values, list | tuple) and values and isinstance(values[0], Tensor):
             return torch.stack([value.detach() for value in values]).to(device)
+        check_masked(name, values)
         check_mapped(name, values)
         array = np.asarray(values)
         if array.dtype.kind not in "biuf":

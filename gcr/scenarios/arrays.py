@@ -21,6 +21,7 @@ from gcr.augment import Views
 from gcr.memory.examples import as_count, as_images
 from gcr.scenarios.registry import OWN_TASKS, held_out
 from gcr.scenarios.scenario import Images, Scenario, equal_tasks, in_unit
+from gcr.select.checks import check_masked
 from gcr.settings import BadInput
 
 Values = NDArray[np.int64] | NDArray[np.str_]  # a user's own labels
@@ -123,6 +124,7 @@ def label_values(name: str, values: Any, n: int) -> Values:
     >>> label_values("labels", ["b", "a"], 2).tolist()
     ['b', 'a']
     """
+    check_masked(name, values)
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         values = values.float().numpy() if values.dtype == torch.bfloat16 else values.numpy()
