@@ -73,6 +73,7 @@ class Core:
         self.precision = checked_precision(precision, self.device)
         self.fits, self.turn = 0, Turn()
         self.forgot = False  # whether examples were erased, which saved versions may still hold
+        self.cleared: set[str] = set()  # folders saved to since then, which hold them no more
         self.unfinished = False  # whether a fit was broken off: memory may hold some of its examples
         self.layout: Layout | None = None  # of what the network takes; known from the first batch on
         self.engine: Engine | None = None

@@ -199,7 +199,7 @@ class Training:
 def share_right(learner: Core, name: str, data: Any, image: Any, label: str | None) -> float:
     """Of the examples of a data set whose label is predicted."""
     right = n = 0.0
-    for x, y in batches_of(data, image, label):
+    for x, y in batches_of(name, data, image, label):
         right, n = right + learner.share_right(x, y) * len(y), n + len(y)
     if not n:
         raise BadInput(f"{name} must be (x, y), a DataLoader, a Dataset or a function, and not empty")

@@ -208,11 +208,13 @@ class Learner(Core):
     @in_turn
     def forget(self, rows: Any) -> int:
         """Erase examples from memory and return their number. ``rows`` are a mask over ``memory``, numbers of its rows,
-        or a function of ``memory`` that gives them, where other threads may change it. The next ``save`` removes all
-        versions before it. What the network learned stays in its weights."""
+        or a function of ``memory`` that gives them, where other threads may change it. The next ``save`` to a folder
+        removes all versions before it there. What the network learned stays in its weights."""
         engine, _ = self._with_memory("forget")
         n = engine.erase(rows(self.memory) if callable(rows) else rows)
-        self.forgot |= n > 0
+        if n:
+            self.forgot = True
+            self.cleared.clear()
         return n
 
     def _with_memory(self, what: str) -> tuple[Engine, Buffer]:

@@ -62,6 +62,11 @@ def test_a_dataset_holds_examples_whatever_its_labels(data):
     assert values == [learner.score(X[:, None], Y)]
 
 
+def test_what_score_cannot_take_is_named():
+    with pytest.raises(BadInput, match=r"x must hold pairs \(inputs, label\)"):
+        gcr.Learner(mlp(), memory=20).fit(X, Y, epochs=1).score([X, Y])
+
+
 def test_a_list_with_labels_of_one_number_may_be_either():
     examples = [Medical()[row] for row in range(80)]
     with pytest.raises(BadInput, match=r"x must hold labels that are plain numbers, got array\(\[0\]\)"):
