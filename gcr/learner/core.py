@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gcr.augment import Views
 from gcr.learner.checks import (
     MakeOptimizer,
     checked_clip,
@@ -21,14 +22,14 @@ from gcr.learner.checks import (
     refuse_inference_mode,
 )
 from gcr.learner.class_weights import ClassWeights, Given
-from gcr.learner.engine import Engine, at_once
+from gcr.learner.engine import AT_ONCE, Engine, at_once
 from gcr.learner.head import grow_head, refuse_tied
 from gcr.learner.inputs import Layout, as_one
 from gcr.learner.labels import Labels
 from gcr.learner.turns import Turn, in_turn
-from gcr.learner.views import Augment, Own, Plain, make_views
+from gcr.learner.views import Augment, Own, Plain, make_views, warn_of_views
 from gcr.memory import Buffer, Policy
-from gcr.memory.examples import as_count, digests
+from gcr.memory.examples import as_count, digests, warn_of_scale
 from gcr.methods import ErAce, Method
 from gcr.models import Network, attach, order_weights
 from gcr.models.network import HeadAlone, frozen_norm
@@ -187,6 +188,15 @@ class Core:
         self.engine.erase([place[row] for row, *example in there if tuple(example) in again])
 
     @in_turn
+    def warn_of_other_scale(self, rows: Tensor) -> None:
+        """Images in floats that are not scaled as those in memory."""
+        assert self.engine is not None
+        assert self.layout is not None
+        memory = self.engine.state.memory
+        if memory is not None and len(memory) and not self.frozen and self.layout.is_image and rows.is_floating_point():
+            warn_of_scale("x", rows, "memory", memory.columns["image"][memory.filled_rows()])
+
+    @in_turn
     def follow_layers(self) -> None:
         """Layers may have been put into ``net``, or replaced, since the last step."""
         engine = self._engine("follow_layers")
@@ -273,6 +283,8 @@ class Core:
             if self.policy is not None and self.policy.statistics == "memory":
                 refuse_without_statistics(nn.Identity() if self.frozen else self.net)
             self.start(layout, x, self._count_with(values))
+            if isinstance(self.augment, Views):
+                warn_of_views(self.augment, rows[:AT_ONCE].to(self.device))
         return rows, self.learn_labels(values, len(rows))
 
     def _count_with(self, values: list[Hashable]) -> int:

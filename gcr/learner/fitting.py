@@ -123,6 +123,7 @@ class Training:
                 self.learner.follow_layers()
                 self._begin()
                 if number == 0:
+                    self.learner.warn_of_other_scale(rows)
                     self._check_validation()
                     self.logits_before = self.engine.stored_logits() if self.epochs > 1 else None
             if number == 0 and self.again:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ from torch import Tensor
 
 from gcr.select.checks import check_mapped, check_masked
 from gcr.settings import BadInput
+
+SCALES = 20  # times the range of other images that is taken for another scale
 
 
 class Examples(NamedTuple):
@@ -50,6 +53,14 @@ def as_tensor(name: str, values: Any, device: torch.device | str | None = None) 
         raise
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise BadInput(f"{name} must be an array of numbers whose rows have equal shapes ({error})") from None
+
+
+def warn_of_scale(name: str, images: Tensor, like: str, others: Tensor) -> None:
+    """Floats of another range than those they are to be like were most likely normalised in another way."""
+    here, there = (float(values.abs().max()) for values in (images, others))
+    if min(here, there) > 0 and max(here, there) > SCALES * min(here, there):
+        remark = f"{name} has values of up to {here:.3g}, {like} of up to {there:.3g}; scale both alike"
+        warnings.warn(remark, stacklevel=2)
 
 
 def as_batch(

@@ -64,6 +64,12 @@ def test_floats_are_kept_as_floats(dtype):
     assert scenario.views.colours is True
 
 
+def test_test_images_of_another_scale_are_told():
+    pixels = images(dtype=np.float32)
+    with pytest.warns(UserWarning, match=r"test has values of up to 25\d, train of up to .*; scale both alike"):
+        from_arrays((pixels, LABELS), (pixels * 255, LABELS), tasks=3)
+
+
 def test_bfloat16_tensors_are_kept():
     pixels = torch.from_numpy(images(dtype=np.float32)).bfloat16()
     assert torch.equal(own(pixels).train.pixels, pixels.float())
