@@ -112,6 +112,14 @@ class Core:
         return float((predicted == self.labels.look_up(y, len(predicted))).double().mean())
 
     @property
+    def progress(self) -> tuple[int, int]:
+        """Steps so far, and batches that were offered to memory."""
+        if self.engine is None:
+            return 0, 0
+        state = self.engine.state
+        return state.steps, 0 if state.memory is None else int(state.memory.adds)
+
+    @property
     def needs_two(self) -> bool:
         """Whether a batch of one example cannot be trained on."""
         return not self.frozen and any(

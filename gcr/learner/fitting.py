@@ -66,6 +66,27 @@ class Options:
 def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
     if isinstance(x, Iterator) and y is None and options.epochs != 1 and not learner.frozen:
         raise BadInput("x is gone through once per epoch, got an iterator, which ends once; give a list, or epochs=1")
+    with refused_whole(learner):
+        _fit(learner, x, y, options)
+
+
+@contextmanager
+def refused_whole(learner: Core) -> Iterator[None]:
+    """A fit that fails before anything was learned leaves no labels: their outputs would be those of chance."""
+    known, unfinished, before = len(learner.labels), learner.unfinished, learner.progress
+    counts = list(learner.class_weights.counts)
+    try:
+        yield
+    except BaseException:
+        with learner.turn:
+            if learner.progress == before:
+                learner.labels.keep(known)
+                learner.class_weights.counts = counts
+                learner.unfinished = unfinished
+        raise
+
+
+def _fit(learner: Core, x: Any, y: Any, options: Options) -> None:
     source = make_source(learner, x, y, options.batch, options.image, options.label)
     steps = source.steps or 0
     epochs = options.epochs or max(LEAST_EPOCHS, -(-LEAST_STEPS // (steps or LEAST_STEPS)))
