@@ -72,7 +72,7 @@ def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
 
 @contextmanager
 def refused_whole(learner: Core) -> Iterator[None]:
-    """A fit that fails before anything was learned leaves no labels: their outputs would be those of chance."""
+    """What fails before anything was learned leaves no labels: their outputs would be those of chance."""
     known, unfinished, before = len(learner.labels), learner.unfinished, learner.progress
     counts = list(learner.class_weights.counts)
     try:

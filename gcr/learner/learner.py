@@ -96,12 +96,13 @@ class Learner(Core):
         refuse_without_gradients()
         y = plain_labels(y)
         self.refuse_alone(len(y))
-        rows, labels = self.take(x, y)
-        assert self.engine is not None
-        self.follow_layers()
-        state = self.engine.state
-        state.loss_sum.zero_()
-        self.step(rows, labels)
+        with fitting.refused_whole(self):
+            rows, labels = self.take(x, y)
+            assert self.engine is not None
+            self.follow_layers()
+            state = self.engine.state
+            state.loss_sum.zero_()
+            self.step(rows, labels)
         return state.loss_sum / len(labels)
 
     @in_turn
