@@ -112,12 +112,12 @@ class Core:
         return float((predicted == self.labels.look_up(y, len(predicted))).double().mean())
 
     @property
-    def progress(self) -> tuple[int, int]:
-        """Steps so far, and batches that were offered to memory."""
+    def progress(self) -> tuple[int, Tensor]:
+        """Steps so far, and batches that were offered to memory; that is on the device, which nothing waits for."""
         if self.engine is None:
-            return 0, 0
+            return 0, torch.zeros(())
         state = self.engine.state
-        return state.steps, 0 if state.memory is None else int(state.memory.adds)
+        return state.steps, torch.zeros(()) if state.memory is None else state.memory.adds.clone()
 
     @property
     def needs_two(self) -> bool:

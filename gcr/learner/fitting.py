@@ -73,13 +73,14 @@ def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
 @contextmanager
 def refused_whole(learner: Core) -> Iterator[None]:
     """What fails before anything was learned leaves no labels: their outputs would be those of chance."""
-    known, unfinished, before = len(learner.labels), learner.unfinished, learner.progress
+    known, unfinished, (steps, adds) = len(learner.labels), learner.unfinished, learner.progress
     counts = list(learner.class_weights.counts)
     try:
         yield
     except BaseException:
         with learner.turn:
-            if learner.progress == before:
+            now = learner.progress
+            if now[0] == steps and int(now[1]) == int(adds):
                 learner.labels.keep(known)
                 learner.class_weights.counts = counts
                 learner.unfinished = unfinished
