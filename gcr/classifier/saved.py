@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,15 +34,6 @@ class Classifier:
     @property
     def classes(self) -> list[str]:
         return [str(name) for name in self.learner.classes]
-
-    def resize(self, replayed: int) -> None:
-        """Let memory hold so many examples to replay. Those that are there stay, as far as they fit."""
-        learner, engine = self.learner, self.learner.engine
-        assert engine is not None
-        assert learner.policy is not None
-        if learner.policy.buffer != replayed:
-            learner.policy = replace(learner.policy, buffer=replayed)
-            engine.resize(learner.policy)
 
     @property
     def nbytes(self) -> int:

@@ -104,7 +104,7 @@ def update(
         classifier = _new_classifier(folder, batch, settings, device, new.mirror)
     else:
         classifier.memory = settings.memory
-        classifier.resize(settings.n_replayed)
+        classifier.learner.resize(settings.n_replayed)
     nbytes = _memory_bytes(classifier, batch, settings)
     _check_space(classifier, nbytes)
     say(

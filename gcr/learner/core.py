@@ -304,7 +304,7 @@ class Core:
             room = self.policy.buffer - len(self.labels)
             raise BadInput(
                 f"memory must hold an example of each class, {known} with {new[max(room, 0)]!r}, got "
-                f"memory={self.policy.buffer}; use a larger memory"
+                f"memory={self.policy.buffer}; use a larger memory{', by resize' if self.policy.balanced else ''}"
             )
         return known
 

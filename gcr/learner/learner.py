@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +31,7 @@ from gcr.learner.labels import plain_labels
 from gcr.learner.memory_view import Memory
 from gcr.learner.turns import in_turn
 from gcr.memory import Buffer
+from gcr.memory.examples import as_count
 from gcr.methods import Method
 from gcr.methods.ema import copy_in
 from gcr.models import attach
@@ -217,6 +219,19 @@ class Learner(Core):
             self.forgot = True
             self.cleared.clear()
         return n
+
+    @in_turn
+    def resize(self, memory: int) -> None:
+        """Let memory hold so many examples from now on. Those that are there stay, as far as they fit: the same random
+        sample of each class."""
+        if self.policy is None or not self.policy.balanced:
+            raise BadInput("resize is for memory in a class-balanced reservoir, as memory=100 makes it")
+        size = as_count("memory", memory, max(1, len(self.labels)))  # an example of each class
+        if size != self.policy.buffer:
+            policy = replace(self.policy, buffer=size)
+            if self.engine is not None:
+                self.engine.resize(policy)
+            self.policy = policy
 
     def _with_memory(self, what: str) -> tuple[Engine, Buffer]:
         engine = self._engine(what)

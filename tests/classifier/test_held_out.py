@@ -251,7 +251,7 @@ def of(when, n):
 @pytest.mark.parametrize(("before", "now"), [(100, 101), (100, 120), (100, 60), (2000, 100)])
 def test_remembered_examples_keep_their_chance_against_later_ones(before, now):
     classifier = classifier_with(before)
-    classifier.resize(now)
+    classifier.learner.resize(now)
     classifier.learner.remember(of(LATE, 100), ["a", "b"] * 50)
     late = float((classifier.learner.memory.examples[:, 0] == LATE).float().mean())
     assert len(classifier.learner.memory) == now
@@ -271,7 +271,7 @@ def test_rows_stay_as_they_are(now):
     classifier.learner.end_task()
     with torch.no_grad():
         classifier.learner.net.weight.add_(1.0)  # stored logits are from before
-    classifier.resize(now)
+    classifier.learner.resize(now)
     memory = classifier.learner.memory
     places = [there[tuple(row)] for row in memory.examples.tolist()]
     assert len({*places}) == len(memory) == min(now, 30)
@@ -285,6 +285,6 @@ def test_rows_stay_as_they_are(now):
 def test_an_empty_memory_is_resized():
     classifier = classifier_with(30)
     classifier.learner.forget(torch.arange(30))
-    classifier.resize(40)
+    classifier.learner.resize(40)
     classifier.learner.fit(of(LATE, 60), ["a", "b"] * 30, epochs=1)
     assert len(classifier.learner.memory) == 40

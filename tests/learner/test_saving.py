@@ -69,6 +69,41 @@ def test_a_loaded_learner_goes_on_with_equal_bits(optimizer, method, tmp_path, m
     assert (straight.predict(x) == loaded.predict(x)).all()
 
 
+@pytest.mark.parametrize("method", [ErAce(), GcrPlus(), Finetune()], ids=lambda method: method.name)
+def test_memory_of_another_size_goes_on_and_is_loaded_with_equal_bits(method, tmp_path):
+    learner = gcr.Learner(net_with_dropout(), 12, method=method, optimizer=quick)
+    if method.name == "finetune":
+        with pytest.raises(BadInput, match="resize is for memory in a class-balanced reservoir"):
+            learner.resize(20)
+        return
+    learner.resize(14)  # before it has seen anything
+    for x, y in batches(0, 10, turn=6):
+        learner.observe(x, y)
+    held = {tuple(row) for row in learner.memory.examples.tolist()}
+    assert len(held) == 14
+    learner.resize(30)
+    assert {tuple(row) for row in learner.memory.examples.tolist()} == held
+    learner.save(tmp_path / "state")
+    loaded = gcr.Learner.load(tmp_path / "state", net_with_dropout(1), optimizer=quick)
+    for one in (learner, loaded):
+        for x, y in batches(10, 20, turn=6):
+            one.observe(x, y)
+    equal_states(learner, loaded)
+    assert len(loaded.memory) == 30
+    loaded.resize(6)
+    assert {*loaded.memory.counts().values()} == {2}
+    with pytest.raises(BadInput, match="memory must be a whole number >= 3, got 2"):
+        loaded.resize(2)
+
+
+def test_a_full_memory_names_the_remedy():
+    learner = gcr.Learner(mlp(), 2, optimizer=quick).fit(*blobs([A, B]), epochs=1)
+    with pytest.raises(BadInput, match="use a larger memory, by resize"):
+        learner.fit(*blobs([C]), epochs=1)
+    learner.resize(3)
+    assert {*learner.fit(*blobs([C]), epochs=1).memory.counts().values()} == {1}
+
+
 def test_a_selected_memory_goes_on_with_equal_bits(tmp_path):
     recipe = gcr.GCR.paper(memory=8)
     straight = gcr.Learner(mlp(), memory=recipe.memory, method=Gcr(gamma=0.0))
