@@ -108,7 +108,7 @@ def unknown(kind: str, name: str, known: Iterable[str], listed_by: str = "") -> 
     hint = f' (did you mean "{near[0]}"?)' if near else ""
     more = f"all: {listed_by}" if listed_by else f"known: {', '.join(names)}"
     if kind in ("method", "selector", "model") and not near:
-        more += "; one of your own: gcr --plugin FILE.py"
+        more += "; one of your own: gcr --plugin FILE"
     return BadInput(f'unknown {kind} "{name}"{hint}; {more}')
 
 

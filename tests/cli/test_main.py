@@ -132,7 +132,7 @@ def test_version():
     ("arguments", "parts"),
     [
         (["--method", "grc"], ['unknown method "grc"', 'did you mean "gcr"', "der++"]),
-        (["--method", "mine"], ['unknown method "mine"', "one of your own: gcr --plugin FILE.py"]),
+        (["--method", "mine"], ['unknown method "mine"', "one of your own: gcr --plugin FILE"]),
         (["--selector", "gradapprox"], ['unknown selector "gradapprox"', 'did you mean "grad-approx"']),
         (["--model", "resnet"], ['unknown model "resnet"', 'did you mean "resnet18"']),
         (["--set", "alhpa=1"], ['unknown setting of gcr "alhpa"', 'did you mean "alpha"']),
