@@ -1,12 +1,13 @@
-"""What ``gcr compare`` shows: two experiments metric by metric.
+"""What ``gcr compare`` shows: an experiment next to others, metric by metric.
 
 Paired on the seeds that both have; without a common seed, or where asked, by Welch's test over all seeds of each.
+Holm's correction is over all lines of all pairs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,39 @@ class Line:
         return self.test.n_second is None
 
 
+@dataclass(frozen=True)
+class Pair:
+    first: Group
+    second: Group
+    lines: list[Line]
+
+    @property
+    def name(self) -> str:
+        return self.second.folder.name
+
+    @property
+    def paired(self) -> bool:
+        return self.lines[0].paired
+
+
 def one_group(path: Path, runs: Runs) -> Group:
     if len(runs.groups) > 1:
         raise BadInput(f"{path} holds {len(runs.groups)} experiments; give one of them, as {path}/NAME")
     return runs.groups[0]
 
 
-def lines(first: Group, second: Group, metrics: Sequence[str], unpaired: bool = False) -> list[Line]:
+def pairs(first: Group, others: Sequence[Group], metrics: Sequence[str], unpaired: bool = False) -> list[Pair]:
+    """The first experiment with each of the others."""
+    return corrected([Pair(first, second, _lines(first, second, metrics, unpaired)) for second in others])
+
+
+def corrected(family: Sequence[Pair]) -> list[Pair]:
+    """With Holm's correction over all lines of these."""
+    values = iter(after_holm([line.test.p for pair in family for line in pair.lines]))
+    return [replace(pair, lines=[replace(line, p_holm=next(values)) for line in pair.lines]) for pair in family]
+
+
+def _lines(first: Group, second: Group, metrics: Sequence[str], unpaired: bool) -> list[Line]:
     paired = not unpaired and bool(set(first.seeds) & set(second.seeds))
     made = []
     for protocol, metric in ((protocol, metric) for protocol in PROTOCOLS for metric in metrics):
@@ -55,13 +82,7 @@ def lines(first: Group, second: Group, metrics: Sequence[str], unpaired: bool = 
         if metric not in AT_THE_END and not _evaluated_alike(first, second):
             test = replace(test, sem=None, p=None, effect=None, warnings=())
         made.append(Line(protocol, metric, means[0], means[1], test))
-    return corrected(made)
-
-
-def corrected(family: Sequence[Line]) -> list[Line]:
-    """With Holm's correction over these lines."""
-    values = after_holm([line.test.p for line in family])
-    return [replace(line, p_holm=p) for line, p in zip(family, values, strict=True)]
+    return made
 
 
 def _evaluated_alike(first: Group, second: Group) -> bool:
@@ -70,21 +91,28 @@ def _evaluated_alike(first: Group, second: Group) -> bool:
     return {*online} != {"tasks", "streams"}
 
 
-def sheet(first: Group, second: Group, found: Sequence[Line]) -> Sheet:
-    def texts(line: Line) -> list[str]:
-        test = line.test
-        both = ["–" if p is None else f"{p:.2g}" for p in (test.p, line.p_holm)]
-        effect = "–" if test.effect is None else f"{test.effect:.2f}"
-        means = [str(of) if of else "–" for of in (line.first, line.second)]
-        difference = "–" if test.difference is None else f"{test.difference:+.2f}"
-        difference += "" if test.sem is None else f" ± {test.sem:.2f}"
-        return [f"{PROTOCOLS[line.protocol]} {METRICS[line.metric]}", *means, difference, test.seeds, *both, effect]
+def sheet(found: Sequence[Pair]) -> Sheet:
+    several = len(found) > 1
+    rows = []
+    for pair in found:
+        for line in pair.lines:
+            bold = line.p_holm is not None and line.p_holm < BOLD_P
+            label, *numbers = _texts(line)
+            rows.append([Entry(text, bold=bold) for text in (f"{pair.name}: {label}" if several else label, *numbers)])
+    seeds = {True: "common seeds", False: "all seeds of each, unpaired"}
+    over = " or ".join(seeds[kind] for kind in dict.fromkeys(pair.paired for pair in found))
+    against = f"{len(found)} others" if several else found[0].name
+    return Sheet(f"{found[0].first.folder.name} against {against}: percent, mean ± SEM over {over}", COLUMNS, rows)
 
-    bold = [line.p_holm is not None and line.p_holm < BOLD_P for line in found]
-    rows = [[Entry(text, bold=of) for text in texts(line)] for line, of in zip(found, bold, strict=True)]
-    names = [group.folder.name for group in (first, second)]
-    seeds = "common seeds" if found[0].paired else "all seeds of each, unpaired"
-    return Sheet(f"{names[0]} against {names[1]}: percent, mean ± SEM over {seeds}", COLUMNS, rows)
+
+def _texts(line: Line) -> list[str]:
+    test = line.test
+    both = ["–" if p is None else f"{p:.2g}" for p in (test.p, line.p_holm)]
+    effect = "–" if test.effect is None else f"{test.effect:.2f}"
+    means = [str(of) if of else "–" for of in (line.first, line.second)]
+    difference = "–" if test.difference is None else f"{test.difference:+.2f}"
+    difference += "" if test.sem is None else f" ± {test.sem:.2f}"
+    return [f"{PROTOCOLS[line.protocol]} {METRICS[line.metric]}", *means, difference, test.seeds, *both, effect]
 
 
 def repeated(pairs: Sequence[tuple[Group, Sequence[RunFolder]]]) -> Sheet:
@@ -119,10 +147,12 @@ def made_with(results: Iterable[dict[str, Any]]) -> str:
     return "; ".join(f"{kind} ({count})" for kind, count in kinds.most_common(3)) + ("; others" * (len(kinds) > 3))
 
 
-def records(found: Sequence[Line]) -> list[dict[str, object]]:
+def records(found: Sequence[Pair]) -> list[dict[str, object]]:
     """The same for CSV and JSON, with numbers in full and the 95% interval of the difference."""
     return [
         {
+            "first_name": pair.first.folder.name,
+            "second_name": pair.name,
             "protocol": PROTOCOLS[line.protocol].lower(),
             "metric": line.metric,
             "first": line.first and line.first.mean,
@@ -138,26 +168,40 @@ def records(found: Sequence[Line]) -> list[dict[str, object]]:
             "low95": line.test.interval and line.test.interval[0],
             "high95": line.test.interval and line.test.interval[1],
         }
-        for line in found
+        for pair in found
+        for line in pair.lines
     ]
 
 
-def notes(first: Group, second: Group, found: Sequence[Line]) -> list[str]:
+def notes(found: Sequence[Pair]) -> list[str]:
+    tests = sum(line.test.p is not None for pair in found for line in pair.lines)
+    over = "1 line" if tests == 1 else f"{tests} lines"
+    kinds = dict.fromkeys(pair.paired for pair in found)
+    test = " or ".join("a paired t-test" if paired else "Welch's t-test" for paired in kinds)
+    effects = {
+        True: "the mean of the differences in their standard deviations",
+        False: "the difference of the means in pooled standard deviations",
+    }
+    return [
+        *_of_each(found, _differences),
+        f"p: {test}; p (Holm): after Holm's correction over {over}; bold: p (Holm) < {BOLD_P}",
+        *(f"effect: {effects[paired]} (Cohen's d)" for paired in kinds),
+        *_of_each(found, lambda pair: [warning for line in pair.lines for warning in line.test.warnings]),
+    ]
+
+
+def _of_each(found: Sequence[Pair], texts: Callable[[Pair], Iterable[str]]) -> list[str]:
+    """Each text once, with the name of its pair where there are several."""
+    return [f"{pair.name}: {text}" if len(found) > 1 else text for pair in found for text in dict.fromkeys(texts(pair))]
+
+
+def _differences(pair: Pair) -> list[str]:
+    first, second = pair.first, pair.second
     different = differing(replace(first.experiment, seed=0), replace(second.experiment, seed=0))
     changed = [f"{key} ({ours}, {theirs})" for key, (ours, theirs) in different.items()]
-    tests = sum(line.test.p is not None for line in found)
-    over = "1 line" if tests == 1 else f"{tests} lines"
-    if found[0].paired:
-        test, effect = "a paired t-test", "the mean of the differences in their standard deviations"
-    else:
-        test, effect = "Welch's t-test", "the difference of the means in pooled standard deviations"
-    common = len(set(first.seeds) & set(second.seeds))
-    why = f"asked for, {common} common" if common else "no seed in common"
-    unpaired = f"unpaired ({why}): {len(first.seeds)} seeds of the first, {len(second.seeds)} of the second"
-    return [
-        f"they differ in {', '.join(changed)}" if changed else "they are the same experiment",
-        *([] if found[0].paired else [unpaired]),
-        f"p: {test}; p (Holm): after Holm's correction over {over}; bold: p (Holm) < {BOLD_P}",
-        f"effect: {effect} (Cohen's d)",
-        *dict.fromkeys(warning for line in found for warning in line.test.warnings),
-    ]
+    said = [f"they differ in {', '.join(changed)}" if changed else "they are the same experiment"]
+    if not pair.paired:
+        common = len(set(first.seeds) & set(second.seeds))
+        why = f"asked for, {common} common" if common else "no seed in common"
+        said.append(f"unpaired ({why}): {len(first.seeds)} seeds of the first, {len(second.seeds)} of the second")
+    return said

@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Annotated
 
@@ -353,35 +354,38 @@ def compare(
     first: Annotated[
         Path, typer.Argument(help="Folder of one experiment, with its seeds; of a packed one FILE.jsonl.gz/NAME.")
     ],
-    second: Annotated[Path, typer.Argument(help="The other.")],
+    others: Annotated[list[Path], typer.Argument(help="One or more others.", metavar="OTHERS...")],
     metrics: MetricsOption = "accuracy,forgetting,anytime,learning",
     form: FormatOption = "terminal",
     unpaired: Annotated[
         bool, typer.Option("--unpaired", help="Welch's t-test over all seeds, for seeds that are not correlated.")
     ] = False,
 ) -> None:
-    """Two experiments: means, the difference, and a test.
+    """An experiment and others: means, the difference to each, and a test.
 
     Paired on the seeds that both have. Without a common seed, or with --unpaired, Welch's t-test over all seeds.
+    Holm's correction is over all lines: name the metrics that you announced.
 
     Examples:
 
     `gcr compare runs/seq-digits-gcr-k100 runs/seq-digits-er-k100`
 
+    `gcr compare runs/mine runs/er runs/der++ --metrics anytime`
+
     `gcr compare results/demo.jsonl.gz/seq-digits-gcr-k100 results/demo.jsonl.gz/seq-digits-er-k100`
     """
     from gcr.analysis import compare as comparison
-    from gcr.analysis.load import read_runs
+    from gcr.analysis.load import Runs, read_runs
 
     names = _metrics(metrics)
     check_format(form)
-    both = read_runs(first), read_runs(second)
-    ours, theirs = (comparison.one_group(*given) for given in zip((first, second), both, strict=True))
-    for runs in both:
+    read = [read_runs(path) for path in (first, *others)]
+    ours, *theirs = (comparison.one_group(*given) for given in zip((first, *others), read, strict=True))
+    for runs in read:
         warn_of_unreadable(runs)
-    found = comparison.lines(ours, theirs, names, unpaired)
-    notes = [*comparison.notes(ours, theirs, found), *both[0].together(both[1]).notes]
-    print_table(form, [comparison.sheet(ours, theirs, found)], comparison.records(found), notes)
+    found = comparison.pairs(ours, theirs, names, unpaired)
+    notes = [*comparison.notes(found), *reduce(Runs.together, read).notes]
+    print_table(form, [comparison.sheet(found)], comparison.records(found), notes)
 
 
 @app.command()

@@ -2,12 +2,13 @@
 
 import math
 import sys
+from dataclasses import replace
 
 import pytest
 from made_runs import experiment_of, put_run, square
 from scipy import stats
 
-from gcr.analysis.compare import corrected, lines, made_with, notes, one_group, records, sheet
+from gcr.analysis.compare import corrected, made_with, notes, one_group, pairs, records, sheet
 from gcr.analysis.formats import latex
 from gcr.analysis.load import metric_of, read_runs
 from gcr.analysis.statistics import best, compare, holm, interval, not_apart, one_sample_p, spread, welch
@@ -183,19 +184,20 @@ def put(out, name, accuracies, method="er", **overrides):
 def test_the_difference_is_taken_on_the_seeds_that_both_have(tmp_path):
     first = put(tmp_path, "a", {0: 70.0, 1: 74.0, 2: 78.0, 3: 81.0, 4: 80.0, 9: 10.0}, lr=0.1)
     second = put(tmp_path, "b", {0: 69.0, 1: 72.0, 2: 77.0, 3: 79.0, 4: 78.0}, lr=0.2)
-    line = lines(first, second, ["accuracy", "learning"])[0]
+    found = pairs(first, [second], ["accuracy", "learning"])
+    line = found[0].lines[0]
     expected = stats.ttest_rel([70, 74, 78, 81, 80], [69, 72, 77, 79, 78])
     assert (line.first.mean, line.second.mean, line.test.difference) == pytest.approx((76.6, 75.0, 1.6))
     assert line.test.sem == pytest.approx(1.6 / expected.statistic)
     assert line.test.p == pytest.approx(expected.pvalue)
-    shown = sheet(first, second, lines(first, second, ["accuracy", "learning"]))
+    shown = sheet(found)
     assert [entry.text for entry in shown.rows[0]] == [
         *("class-IL accuracy", "76.60 ± 2.04", "75.00 ± 1.92", "+1.60 ± 0.24", "5", "0.0028", "0.0057", "2.92")
     ]
     assert all(entry.bold for entry in shown.rows[0])
     assert [entry.text for entry in shown.rows[1][1:5]] == ["–", "–", "–", "0"]  # these runs have no learning accuracy
-    assert records([line])[0]["difference"] == pytest.approx(1.6)
-    note = notes(first, second, [line])
+    assert records(found)[0]["difference"] == pytest.approx(1.6)
+    note = notes(found)
     assert note[0] == "they differ in optimizer.lr (0.1, 0.2)"
     assert "seed sets differ: 6 and 5 seeds, of which 5 are paired" in note
 
@@ -203,15 +205,15 @@ def test_the_difference_is_taken_on_the_seeds_that_both_have(tmp_path):
 def test_another_selector_goes_without_the_settings_that_only_one_has(tmp_path):
     first = put(tmp_path, "a", {0: 70.0}, selector="class-balanced", lr=0.1)
     second = put(tmp_path, "b", {0: 71.0}, selector="grad-approx", lr=0.2)
-    note = notes(first, second, lines(first, second, ["accuracy"]))[0]
+    note = notes(pairs(first, [second], ["accuracy"]))[0]
     assert note == "they differ in selector.name (class-balanced, grad-approx), optimizer.lr (0.1, 0.2)"
 
 
 def test_the_same_experiment_twice(tmp_path):
     first, second = (put(tmp_path, name, {0: 70.0, 1: 74.0}) for name in "ab")
-    (line,) = lines(first, second, ["accuracy"])[:1]
-    assert (line.test.difference, line.test.p) == (0.0, 1.0)
-    assert notes(first, second, [line])[0] == "they are the same experiment"
+    found = pairs(first, [second], ["accuracy"])
+    assert (found[0].lines[0].test.difference, found[0].lines[0].test.p) == (0.0, 1.0)
+    assert notes(found)[0] == "they are the same experiment"
 
 
 OURS, THEIRS = [70.0, 74.0, 78.0, 81.0, 80.0, 75.0], [69.0, 60.0, 71.0, 62.0, 65.0]
@@ -220,53 +222,84 @@ OURS, THEIRS = [70.0, 74.0, 78.0, 81.0, 80.0, 75.0], [69.0, 60.0, 71.0, 62.0, 65
 def test_without_a_common_seed_it_is_welchs_test(tmp_path):
     first = put(tmp_path, "a", dict(enumerate(OURS)))
     second = put(tmp_path, "b", dict(enumerate(THEIRS, start=30)))
-    found = lines(first, second, ["accuracy", "learning"])
+    found = pairs(first, [second], ["accuracy", "learning"])
     expected = stats.ttest_ind(OURS, THEIRS, equal_var=False)
-    assert found[0].test.p == pytest.approx(expected.pvalue)
-    assert found[0].test.sem == pytest.approx(found[0].test.difference / expected.statistic)
-    shown = sheet(first, second, found)
+    test = found[0].lines[0].test
+    assert test.p == pytest.approx(expected.pvalue)
+    assert test.sem == pytest.approx(test.difference / expected.statistic)
+    shown = sheet(found)
     assert shown.title.endswith("mean ± SEM over all seeds of each, unpaired")
     assert [entry.text for entry in shown.rows[0]][1:5] == ["76.33 ± 1.69", "65.40 ± 2.06", "+10.93 ± 2.67", "6, 5"]
     assert [entry.text for entry in shown.rows[1]][1:5] == ["–", "–", "–", "0, 0"]  # no learning accuracy
     record = records(found)[0]
     assert (record["n"], record["n_second"], record["test"]) == (6, 5, "welch")
-    note = notes(first, second, found)
+    note = notes(found)
     assert "unpaired (no seed in common): 6 seeds of the first, 5 of the second" in note
     assert any(text.startswith("p: Welch's t-test; p (Holm): ") for text in note)
 
 
 def test_unpaired_where_asked(tmp_path):
     first, second = (put(tmp_path, name, dict(enumerate(of))) for name, of in (("a", OURS), ("b", THEIRS)))
-    (line,) = lines(first, second, ["accuracy"], unpaired=True)[:1]
-    assert line.test.p == pytest.approx(stats.ttest_ind(OURS, THEIRS, equal_var=False).pvalue)
-    assert "unpaired (asked for, 5 common): 6 seeds of the first, 5 of the second" in notes(first, second, [line])
-    assert records(lines(first, second, ["accuracy"]))[0]["test"] == "paired"
+    found = pairs(first, [second], ["accuracy"], unpaired=True)
+    assert found[0].lines[0].test.p == pytest.approx(stats.ttest_ind(OURS, THEIRS, equal_var=False).pvalue)
+    assert "unpaired (asked for, 5 common): 6 seeds of the first, 5 of the second" in notes(found)
+    assert records(pairs(first, [second], ["accuracy"]))[0]["test"] == "paired"
 
 
 def test_bold_is_corrected_for_the_number_of_lines(tmp_path):
     first = put(tmp_path, "a", dict(enumerate([1.0, 0.0, 2.0, 1.0, 1.0])))  # t = 3.16, p = 0.034
     second = put(tmp_path, "b", dict.fromkeys(range(5), 0.0))
-    one, *_ = lines(first, second, ["accuracy"])
-    assert one.test.p == pytest.approx(0.0341, abs=1e-4)
-    assert all(entry.bold for entry in sheet(first, second, corrected([one])).rows[0])
-    assert not any(entry.bold for row in sheet(first, second, corrected([one, one])).rows for entry in row)
-    assert "p: a paired t-test; p (Holm): after Holm's correction over 2 lines; bold: p (Holm) < 0.05" in notes(
-        first, second, [one, one]
-    )
+    (pair,) = pairs(first, [second], ["accuracy"])
+    one, two = ([replace(pair, lines=pair.lines[:n])] for n in (1, 2))
+    assert pair.lines[0].test.p == pytest.approx(0.0341, abs=1e-4)
+    assert all(entry.bold for entry in sheet(corrected(one)).rows[0])
+    assert not any(entry.bold for row in sheet(corrected(two)).rows for entry in row)
+    assert "p: a paired t-test; p (Holm): after Holm's correction over 2 lines; bold: p (Holm) < 0.05" in notes(two)
 
 
 def test_the_correction_is_said_in_every_format(tmp_path):
     first = put(tmp_path, "a", dict(enumerate([1.0, 0.0, 2.0, 1.0, 1.0])))
     second = put(tmp_path, "b", dict.fromkeys(range(5), 0.0))
-    one, *_ = lines(first, second, ["accuracy"])
-    untested = lines(first, second, ["learning"])[0]
-    found = corrected([one, one, untested])
-    shown = sheet(first, second, found)
+    (pair,) = pairs(first, [second], ["accuracy", "learning"])
+    one, untested, *_ = pair.lines
+    found = corrected([replace(pair, lines=[one, one, untested])])
+    shown = sheet(found)
     texts = [dict(zip(shown.columns, (entry.text for entry in row), strict=True)) for row in shown.rows]
     assert [(row["p"], row["p (Holm)"]) for row in texts] == [("0.034", "0.068")] * 2 + [("–", "–")]
     assert "& 0.034 & 0.068 &" in latex([shown])
     assert [line["p_holm"] for line in records(found)] == [pytest.approx(2 * one.test.p)] * 2 + [None]
-    assert records(corrected([one]))[0]["p_holm"] == pytest.approx(one.test.p)
+    assert records(corrected([replace(pair, lines=[one])]))[0]["p_holm"] == pytest.approx(one.test.p)
+
+
+def test_several_others_are_one_family(tmp_path):
+    first = put(tmp_path, "mine", dict(enumerate(OURS)))
+    second = put(tmp_path, "near", dict(enumerate(value - seed / 10 for seed, value in enumerate(OURS))), lr=0.2)
+    third = put(tmp_path, "far", dict(enumerate(THEIRS, start=30)), method="gcr")
+    found = pairs(first, [second, third], ["accuracy"])
+    tests = (
+        stats.ttest_rel(OURS, [value - seed / 10 for seed, value in enumerate(OURS)]),
+        stats.ttest_ind(OURS, THEIRS, equal_var=False),
+    )
+    values = [test.pvalue for test in tests for _ in range(2)]  # class-IL and task-IL are alike here
+    assert [line["p"] for line in records(found)] == pytest.approx(values)
+    assert [line["p_holm"] for line in records(found)] == pytest.approx(holm(values))
+    assert [(line["first_name"], line["second_name"]) for line in records(found)[1:3]] == [
+        ("mine", "near"),
+        ("mine", "far"),
+    ]
+    shown = sheet(found)
+    assert shown.title == "mine against 2 others: percent, mean ± SEM over common seeds or all seeds of each, unpaired"
+    labels = [row[0].text for row in shown.rows]
+    assert labels == [
+        f"{name}: {protocol} accuracy" for name in ("near", "far") for protocol in ("class-IL", "task-IL")
+    ]
+    said = notes(found)
+    assert said[0] == "near: they differ in optimizer.lr (0.1, 0.2)"
+    assert "far: unpaired (no seed in common): 6 seeds of the first, 5 of the second" in said
+    assert (
+        "p: a paired t-test or Welch's t-test; p (Holm): after Holm's correction over 4 lines; bold: p (Holm) < 0.05"
+        in said
+    )
 
 
 def test_one_evaluation_of_all_tasks_has_no_anytime_accuracy(tmp_path):
@@ -278,11 +311,11 @@ def test_one_evaluation_of_all_tasks_has_no_anytime_accuracy(tmp_path):
         tasks = {"matrix": square(80.0 + seed)} | said
         put_run(tmp_path, experiment_of("er", seed), square(80.0), "b", class_il=tasks, task_il=tasks)
     joint, er = (one_group(tmp_path / name, read_runs(tmp_path / name)) for name in "ab")
-    found = lines(joint, er, ["accuracy", "anytime", "learning"])
+    found = pairs(joint, [er], ["accuracy", "anytime", "learning"])
     assert joint.spread("class_il", "anytime") is joint.spread("task_il", "learning") is None
     assert er.spread("class_il", "anytime").mean == 90.0
-    assert [line.test.p is None for line in found] == [False, True, True] * 2
-    assert not any("seed sets differ" in note for note in notes(joint, er, found))
+    assert [line.test.p is None for line in found[0].lines] == [False, True, True] * 2
+    assert not any("seed sets differ" in note for note in notes(found))
 
 
 def test_what_depends_on_the_moments_of_evaluation_is_not_tested_where_they_differ(tmp_path):
@@ -294,12 +327,12 @@ def test_what_depends_on_the_moments_of_evaluation_is_not_tested_where_they_diff
             put_run(tmp_path, experiment, square(value), name, class_il=values, task_il=values)
     er, icarl, gcr = (one_group(tmp_path / name, read_runs(tmp_path / name)) for name in "abc")
     metrics = ["accuracy", "forgetting", "anytime", "learning"]
-    found = lines(er, icarl, metrics)
-    assert [line.test.p is None for line in found] == [False, True, True, True] * 2
-    assert [entry.text for entry in sheet(er, icarl, found).rows[1]][4:] == ["5", "–", "–", "–"]
-    assert any("Holm's correction over 2 lines" in note for note in notes(er, icarl, found))
+    found = pairs(er, [icarl], metrics)
+    assert [line.test.p is None for line in found[0].lines] == [False, True, True, True] * 2
+    assert [entry.text for entry in sheet(found).rows[1]][4:] == ["5", "–", "–", "–"]
+    assert any("Holm's correction over 2 lines" in note for note in notes(found))
     assert records(found)[1]["p"] is records(found)[1]["low95"] is None
-    assert not any(line.test.p is None for line in lines(er, gcr, metrics))  # both after every stream
+    assert not any(line.test.p is None for line in pairs(er, [gcr], metrics)[0].lines)  # both after every stream
 
 
 def test_forgetting_with_the_last_stage_leaves_out_what_came_before_a_task():

@@ -212,7 +212,7 @@ def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
     assert {"mine-buffer20", "mine-buffer30"} < {folder.name for folder in tmp_path.iterdir()}
 
 
-HEAD = "protocol,metric,first,second,difference,sem,n,n_second,test,p,effect,p_holm,low95,high95"
+HEAD = "first_name,second_name,protocol,metric,first,second,difference,sem,n,n_second,test,p,effect,p_holm,low95,high95"
 
 
 def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
@@ -220,7 +220,10 @@ def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
     assert here(*command, "--vary", "lr=0.01,0.1", "--processes", "1", "--out", tmp_path).returncode == 0
     folders = [tmp_path / f"seq-digits-er-k100-lr{lr}" for lr in (0.1, 0.01)]
     done = here("compare", *folders, "--metrics", "accuracy", "--format", "csv")
-    assert done.stdout.startswith(HEAD + "\nclass-il,accuracy,")
+    assert done.stdout.startswith(f"{HEAD}\n{folders[0].name},{folders[1].name},class-il,accuracy,")
+    several = here("compare", *folders, folders[0], "--metrics", "accuracy", "--format", "json")
+    assert [row["second_name"] for row in json.loads(several.stdout)] == [folders[n].name for n in (1, 1, 0, 0)]
+    refused(here("compare", folders[0]), "Missing argument 'OTHERS...'")
     assert "they differ in optimizer.lr (0.1, 0.01)" in here("compare", *folders).stdout
     assert "unpaired (asked for, 2 common)" in here("compare", *folders, "--unpaired").stdout
     refused(here("compare", *folders, "--metrics", "speed"), 'unknown metric "speed"')
