@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 import gcr
 from gcr.data.blocks import BlockDigests
 from gcr.data.cache import LAYOUT, About, aside, data_root, put_back
+from gcr.data.catalog import find
 from gcr.data.pictures import FAINT, BadPictures, Tally
 from gcr.data.source import Part, Pixels, Source, counts, times
 from gcr.files import is_left, sync_folder, this_process, write_json
@@ -63,15 +64,23 @@ def _write_arrays(folder: Path, name: str, format_name: str, source: Source, pro
     sha256: dict[str, str] = {}
     digests: dict[str, str] = {}  # of blocks
     bad = Tally()
+    official, copies = find(name) is not None, 0
+    trained: set[bytes] = set()  # digests of training images
     histogram = Histogram(source.shape[0])
     total = len(source.train.labels) + len(source.test.labels)
     done = 0
 
     def passing(part: Part, counted: bool) -> Iterator[Pixels]:
-        nonlocal done
+        nonlocal done, copies
         for block in part.blocks():
             if counted:
                 histogram.add(block)
+            images = () if official else block
+            own = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in images]
+            if counted:
+                trained.update(own)
+            else:
+                copies += sum(one in trained for one in own)
             yield block
             done += len(block)
             progress(f"{name}: writing images", done, total)
@@ -87,6 +96,8 @@ def _write_arrays(folder: Path, name: str, format_name: str, source: Source, pro
         labels = iter([part.labels.astype("<i8")])
         sha256[file], digests[file] = write_array(folder / file, (n,), "<i8", labels)
     bad.check()
+    if copies:
+        say(f"{name}: {copies} of {len(source.test.labels)} test images are copies of training images; remove them")
     if not histogram.counts[:, FAINT + 1 :].any():
         say(
             f"{name}: no training image has a value above {FAINT} of 255, so all are nearly black; if they have values "

@@ -37,6 +37,7 @@ from gcr.settings import BadInput
 
 MakeNet = Callable[[Any, int], nn.Module]  # (features of an example, classes) -> a network
 FITTED = "learner_"
+MAKING = ("memory", "hidden_layer_sizes", "learning_rate", "method", "net", "augment", "class_weight", "device")
 
 
 class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -108,7 +109,9 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             _check_weighted(self.class_weight, found.tolist())
         if first:
             learner = self._new_learner(X.shape[1:], len(found))
+            self._made_with = {name: getattr(self, name) for name in MAKING}
         else:
+            self._refuse_others()
             learner, found = self.learner_, np.union1d(self.classes_, _as_type(found, self.classes_))
             learner.labels.checked(_as_type(y, self.classes_), len(X))  # raises if they are of another type
         learner.learn_labels(found, len(found))
@@ -129,6 +132,15 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, FITTED)
         X = validate_data(self, X, reset=False, **self._rules())
         return self.learner_.predict_proba(X, labels=self.classes_.tolist())
+
+    def _refuse_others(self) -> None:
+        """Parameters of which the learner was made: another value would have no effect."""
+        for name, made in getattr(self, "_made_with", {}).items():  # pickles of earlier versions do not say
+            now = getattr(self, name)
+            if now is not made and not np.array_equal(now, made):
+                raise BadInput(
+                    f"{name} cannot change between calls of partial_fit, got {now!r}; call fit to begin anew"
+                )
 
     def _rules(self) -> dict[str, Any]:
         """What rows may be."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gcr.augment import Views
 from gcr.learner.checks import (
     MakeOptimizer,
     checked_clip,
@@ -21,14 +22,14 @@ from gcr.learner.checks import (
     refuse_inference_mode,
 )
 from gcr.learner.class_weights import ClassWeights, Given
-from gcr.learner.engine import Engine, at_once
+from gcr.learner.engine import AT_ONCE, Engine, at_once
 from gcr.learner.head import grow_head, refuse_tied
 from gcr.learner.inputs import Layout, as_one
 from gcr.learner.labels import Labels
 from gcr.learner.turns import Turn, in_turn
-from gcr.learner.views import Augment, Own, Plain, make_views
+from gcr.learner.views import Augment, Own, Plain, make_views, warn_of_views
 from gcr.memory import Buffer, Policy
-from gcr.memory.examples import as_count, digests
+from gcr.memory.examples import as_count, digests, warn_of_scale
 from gcr.methods import ErAce, Method
 from gcr.models import Network, attach, order_weights
 from gcr.models.network import HeadAlone, frozen_norm
@@ -73,6 +74,7 @@ class Core:
         self.precision = checked_precision(precision, self.device)
         self.fits, self.turn = 0, Turn()
         self.forgot = False  # whether examples were erased, which saved versions may still hold
+        self.cleared: set[str] = set()  # folders saved to since then, which hold them no more
         self.unfinished = False  # whether a fit was broken off: memory may hold some of its examples
         self.layout: Layout | None = None  # of what the network takes; known from the first batch on
         self.engine: Engine | None = None
@@ -108,6 +110,14 @@ class Core:
         """Of examples whose label is predicted."""
         predicted = self.logits(x).argmax(1)
         return float((predicted == self.labels.look_up(y, len(predicted))).double().mean())
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Steps so far, and batches that were offered to memory."""
+        if self.engine is None:
+            return 0, 0
+        state = self.engine.state
+        return state.steps, 0 if state.memory is None else int(state.memory.adds)
 
     @property
     def needs_two(self) -> bool:
@@ -184,6 +194,15 @@ class Core:
         labels = memory.columns["label"][held].tolist() if by_label else [ANY] * len(held)
         there = zip(held.tolist(), digests(memory.columns["image"][held]), labels, strict=True)
         self.engine.erase([place[row] for row, *example in there if tuple(example) in again])
+
+    @in_turn
+    def warn_of_other_scale(self, rows: Tensor) -> None:
+        """Images in floats that are not scaled as those in memory."""
+        assert self.engine is not None
+        assert self.layout is not None
+        memory = self.engine.state.memory
+        if memory is not None and len(memory) and not self.frozen and self.layout.is_image and rows.is_floating_point():
+            warn_of_scale("x", rows, "memory", memory.columns["image"][memory.filled_rows()])
 
     @in_turn
     def follow_layers(self) -> None:
@@ -272,6 +291,8 @@ class Core:
             if self.policy is not None and self.policy.statistics == "memory":
                 refuse_without_statistics(nn.Identity() if self.frozen else self.net)
             self.start(layout, x, self._count_with(values))
+            if isinstance(self.augment, Views):
+                warn_of_views(self.augment, rows[:AT_ONCE].to(self.device))
         return rows, self.learn_labels(values, len(rows))
 
     def _count_with(self, values: list[Hashable]) -> int:

@@ -66,6 +66,27 @@ class Options:
 def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
     if isinstance(x, Iterator) and y is None and options.epochs != 1 and not learner.frozen:
         raise BadInput("x is gone through once per epoch, got an iterator, which ends once; give a list, or epochs=1")
+    with refused_whole(learner):
+        _fit(learner, x, y, options)
+
+
+@contextmanager
+def refused_whole(learner: Core) -> Iterator[None]:
+    """What fails before anything was learned leaves no labels: their outputs would be those of chance."""
+    known, unfinished, before = len(learner.labels), learner.unfinished, learner.progress
+    counts = list(learner.class_weights.counts)
+    try:
+        yield
+    except BaseException:
+        with learner.turn:
+            if learner.progress == before:
+                learner.labels.keep(known)
+                learner.class_weights.counts = counts
+                learner.unfinished = unfinished
+        raise
+
+
+def _fit(learner: Core, x: Any, y: Any, options: Options) -> None:
     source = make_source(learner, x, y, options.batch, options.image, options.label)
     steps = source.steps or 0
     epochs = options.epochs or max(LEAST_EPOCHS, -(-LEAST_STEPS // (steps or LEAST_STEPS)))
@@ -123,6 +144,7 @@ class Training:
                 self.learner.follow_layers()
                 self._begin()
                 if number == 0:
+                    self.learner.warn_of_other_scale(rows)
                     self._check_validation()
                     self.logits_before = self.engine.stored_logits() if self.epochs > 1 else None
             if number == 0 and self.again:
@@ -199,7 +221,7 @@ class Training:
 def share_right(learner: Core, name: str, data: Any, image: Any, label: str | None) -> float:
     """Of the examples of a data set whose label is predicted."""
     right = n = 0.0
-    for x, y in batches_of(data, image, label):
+    for x, y in batches_of(name, data, image, label):
         right, n = right + learner.share_right(x, y) * len(y), n + len(y)
     if not n:
         raise BadInput(f"{name} must be (x, y), a DataLoader, a Dataset or a function, and not empty")

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from gcr.learner.labels import from_json
 from gcr.memory.examples import refuse_not_finite
+from gcr.select.checks import check_masked
 from gcr.settings import BadInput, Misfit
 
 KINDS = ("tensor", "tuple", "dict")  # of what a network takes
@@ -193,6 +194,7 @@ def as_rows(name: str, values: Any) -> Tensor:
 
 
 def _from_numpy(name: str, values: Any) -> Tensor:
+    check_masked(name, values)
     try:
         array = np.asarray(values)
     except ValueError as error:

@@ -48,6 +48,12 @@ class Labels:
                 self.known.append(value)
         return torch.tensor([self._number[value] for value in values], dtype=torch.int64)
 
+    def keep(self, n: int) -> None:
+        """The first ``n`` alone."""
+        for value in self.known[n:]:
+            del self._number[value]
+        self.known = self.known[:n]
+
     def of(self, numbers: Tensor) -> np.ndarray:
         """The labels of some numbers. An array of objects where labels are tuples or the like."""
         known = list(self.known)  # as it is now: another thread may learn more

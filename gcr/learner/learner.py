@@ -96,12 +96,13 @@ class Learner(Core):
         refuse_without_gradients()
         y = plain_labels(y)
         self.refuse_alone(len(y))
-        rows, labels = self.take(x, y)
-        assert self.engine is not None
-        self.follow_layers()
-        state = self.engine.state
-        state.loss_sum.zero_()
-        self.step(rows, labels)
+        with fitting.refused_whole(self):
+            rows, labels = self.take(x, y)
+            assert self.engine is not None
+            self.follow_layers()
+            state = self.engine.state
+            state.loss_sum.zero_()
+            self.step(rows, labels)
         return state.loss_sum / len(labels)
 
     @in_turn
@@ -208,11 +209,13 @@ class Learner(Core):
     @in_turn
     def forget(self, rows: Any) -> int:
         """Erase examples from memory and return their number. ``rows`` are a mask over ``memory``, numbers of its rows,
-        or a function of ``memory`` that gives them, where other threads may change it. The next ``save`` removes all
-        versions before it. What the network learned stays in its weights."""
+        or a function of ``memory`` that gives them, where other threads may change it. The next ``save`` to a folder
+        removes all versions before it there. What the network learned stays in its weights."""
         engine, _ = self._with_memory("forget")
         n = engine.erase(rows(self.memory) if callable(rows) else rows)
-        self.forgot |= n > 0
+        if n:
+            self.forgot = True
+            self.cleared.clear()
         return n
 
     def _with_memory(self, what: str) -> tuple[Engine, Buffer]:

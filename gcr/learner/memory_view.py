@@ -18,6 +18,7 @@ from gcr.learner.turns import Turn, in_turn
 from gcr.memory import Buffer
 from gcr.methods import Batch
 from gcr.select import GradApprox, Pool
+from gcr.settings import BadInput
 from gcr.training.numerics import computing
 from gcr.training.reselect import make_pool
 
@@ -72,6 +73,9 @@ class Memory:
         """The same examples with the features and residuals of now, for ``gcr.explain`` and ``gcr.select_coreset``."""
         engine, buffer = self._engine, self._buffer
         assert engine.policy is not None
+        if not len(self):
+            raise BadInput("memory holds nothing to look at; call fit, observe or remember first")
+        engine.refuse_diverged()
         rows = buffer.filled_rows()
         stored = buffer.read(rows)
         batch = Batch((), stored["label"], stored["logits"], stored["weight"], stored["task"])

@@ -38,8 +38,10 @@ COMPILED = "_orig_mod."  # in the names of a network that torch.compile has wrap
 
 def save(learner: Core, path: str | Path) -> None:
     about, tensors = state(learner)
-    StateFolder(path).write({"learner": about}, tensors, alone=learner.forgot)
-    learner.forgot = False
+    folder = StateFolder(path)
+    whole = str(folder.path.resolve())
+    folder.write({"learner": about}, tensors, alone=learner.forgot and whole not in learner.cleared)
+    learner.cleared.add(whole)
 
 
 def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:

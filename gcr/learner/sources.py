@@ -113,12 +113,12 @@ def make_source(learner: Core, x: Any, y: Any, batch: int, image: Any, label: st
     raise BadInput("y must be given with x; x alone must be a Dataset, a DataLoader or a Hugging Face dataset")
 
 
-def batches_of(data: Any, image: Any, label: str | None) -> Iterator[tuple[Any, Any]]:
+def batches_of(name: str, data: Any, image: Any, label: str | None) -> Iterator[tuple[Any, Any]]:
     """Pairs (x, y) of a Dataset, a DataLoader or a Hugging Face dataset, to look at once."""
     if hugging_face.is_dataset(data):
         yield hugging_face.columns(data, image, label)
         return
-    if isinstance(data, IterableDataset) or (_has_numbers(data) and len(data) and _holds_examples("validation", data)):
+    if isinstance(data, IterableDataset) or (_has_numbers(data) and len(data) and _holds_examples(name, data)):
         data = DataLoader(data, 256)
     for batch in () if isinstance(data, Tensor) or not hasattr(data, "__iter__") else data:
         yield pair(batch, image, label)

@@ -6,6 +6,7 @@ Bytes reach the network as floats in [0, 1], everything else as it is.
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from gcr.settings import BadInput
 
 Augment = str | None | Views | Callable[[Any], Any]
 MOST = 2**31
+FAR, NARROW = 3.0, 0.02  # mean size and deviation of normalised images, about 1, that are taken for a mistake
 
 
 class Plain:
@@ -98,6 +100,18 @@ def make_views(layout: Layout, augment: Augment) -> AnyViews:
             f'augment must be "auto", "shift", None, gcr.augment.Views or a function of a batch, got {augment!r}'
         )
     return Own(layout, augment)
+
+
+def warn_of_views(views: Views, images: Tensor) -> None:
+    """Images for which mean and deviation are not meant: of another scale, or normalised already."""
+    seen = views.plain(images).float()
+    far, spread = float(seen.abs().mean()), float(seen.std())
+    if far > FAR or spread < NARROW:
+        warnings.warn(
+            f"augment=Views(…) makes values of {far:.3g} on average, spread by {spread:.2g}, of the first images: its "
+            "mean and std are for pixels in [0, 1] that are not normalised yet",
+            stacklevel=2,
+        )
 
 
 @contextmanager

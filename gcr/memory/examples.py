@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gcr.select.checks import check_mapped
+from gcr.select.checks import check_mapped, check_masked
 from gcr.settings import BadInput
+
+SCALES = 20  # times the range of other images that is taken for another scale
 
 
 class Examples(NamedTuple):
@@ -39,6 +42,7 @@ def as_tensor(name: str, values: Any, device: torch.device | str | None = None) 
             return values.detach().to(device)
         if isinstance(values, list | tuple) and values and isinstance(values[0], Tensor):
             return torch.stack([value.detach() for value in values]).to(device)
+        check_masked(name, values)
         check_mapped(name, values)
         array = np.asarray(values)
         if array.dtype.kind not in "biuf":
@@ -49,6 +53,14 @@ def as_tensor(name: str, values: Any, device: torch.device | str | None = None) 
         raise
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise BadInput(f"{name} must be an array of numbers whose rows have equal shapes ({error})") from None
+
+
+def warn_of_scale(name: str, images: Tensor, like: str, others: Tensor) -> None:
+    """Floats of another range than those they are to be like were most likely normalised in another way."""
+    here, there = (float(values.abs().max()) for values in (images, others))
+    if min(here, there) > 0 and max(here, there) > SCALES * min(here, there):
+        remark = f"{name} has values of up to {here:.3g}, {like} of up to {there:.3g}; scale both alike"
+        warnings.warn(remark, stacklevel=2)
 
 
 def as_batch(

@@ -172,6 +172,9 @@ class Attached(Network):
                 f'net gave logits without calling its head "{self.head_name}"; where torch.compile has compiled it, '
                 "call torch.compiler.reset(), or give net before it is used"
             )
+        if logits.dim() != 2:  # of one example, where the network squeezes its output
+            shape, n = tuple(logits.shape), len(images)
+            raise BadInput(f"net must give logits [batch, classes], got {shape} for a batch of {n}")
         return Output(entered[-1], logits.float())
 
 
@@ -272,10 +275,10 @@ def find_head(net: nn.Module, example: Tensor | None, head: str | None = None, c
     if example is None:
         assert head is not None
         return head
-    passes: list[tuple[str, Any, Any]] = []
+    calls: dict[str, tuple[Any, Any, Any]] = {}  # the last of each layer, whose input is taken for the features
     hooks = [
         layer.register_forward_hook(
-            lambda _, args, named, output, name=name: passes.append((name, entering(args, named), output)),
+            lambda _, args, named, out, name=name: calls.update({name: (entering(args, named), out, _copied(out))}),
             with_kwargs=True,
         )
         for name, layer in linear.items()
@@ -289,9 +292,9 @@ def find_head(net: nn.Module, example: Tensor | None, head: str | None = None, c
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise BadInput(f"net must give logits [batch, classes], got {shape}; wrap it in a module that returns them")
-    heads = [name for name, entered, output in passes if output is logits and entered.dim() == 2]
-    if not heads:  # behind a cast, a copy or a layer that does nothing in evaluation
-        heads = [name for name, entered, output in passes if entered.dim() == 2 and _same(output, logits)]
+    equal = [name for name, (entered, _, output) in calls.items() if entered.dim() == 2 and _same(output, logits)]
+    # others are behind a cast, a copy or a layer that does nothing in evaluation
+    heads = [name for name in equal if calls[name][1] is logits] or equal
     if head is not None and head in heads:
         return head
     if head is None and len(heads) == 1:
@@ -306,5 +309,12 @@ def find_head(net: nn.Module, example: Tensor | None, head: str | None = None, c
     )
 
 
+def _copied(output: Any) -> Any:
+    """As it is now: layers behind may work in place."""
+    return output.clone() if isinstance(output, Tensor) else output
+
+
 def _same(output: Any, logits: Tensor) -> bool:
-    return isinstance(output, Tensor) and output.shape == logits.shape and torch.equal(output.float(), logits.float())
+    if not isinstance(output, Tensor) or output.shape != logits.shape:
+        return False
+    return torch.allclose(output.float(), logits.float(), rtol=0, atol=0, equal_nan=True)

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gcr.augment import Views
-from gcr.memory.examples import as_count, as_images
+from gcr.memory.examples import as_count, as_images, warn_of_scale
 from gcr.scenarios.registry import OWN_TASKS, held_out
 from gcr.scenarios.scenario import Images, Scenario, equal_tasks, in_unit
+from gcr.select.checks import check_masked
 from gcr.settings import BadInput
 
 Values = NDArray[np.int64] | NDArray[np.str_]  # a user's own labels
@@ -64,6 +65,8 @@ def from_arrays(
     else:
         test_pixels, test_values = _pair("test", test, layout, quantise)
         tested = Images(test_pixels, numbered(test_values, classes)[0])
+        if test_pixels.is_floating_point() and pixels.is_floating_point():
+            warn_of_scale("test", test_pixels, "train", pixels)
     order = _tasks(tasks, classes, as_count("class_order", class_order, 0))
     _check_tested(order, tested, classes)
     if views is None:
@@ -123,6 +126,7 @@ def label_values(name: str, values: Any, n: int) -> Values:
     >>> label_values("labels", ["b", "a"], 2).tolist()
     ['b', 'a']
     """
+    check_masked(name, values)
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         values = values.float().numpy() if values.dtype == torch.bfloat16 else values.numpy()

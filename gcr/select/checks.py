@@ -42,6 +42,13 @@ def check_budget(budget: Any, n: int) -> None:
         raise BadInput(f"budget must be a whole number from 1 to {n}, the number of rows, got {budget!r}")
 
 
+def check_masked(name: str, values: Any) -> None:
+    """What NumPy's masked arrays hide would be read as any other number."""
+    mask: Any = getattr(values, "_mask", None)
+    if hasattr(mask, "any") and mask.any():
+        raise BadInput(f"{name} must not have masked entries; fill them in by filled(…), or leave these rows out")
+
+
 def check_mapped(name: str, values: Any) -> None:
     """A mapped file must still have all the bytes that were mapped: reading others ends the process."""
     mapped = None
@@ -78,6 +85,7 @@ def as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
     if isinstance(values, Pool):
         remedy = "gcr.LastLayerGradients(pool.features, pool.residuals) has its gradients"
         raise BadInput(f"{name} must be an array, got a Pool; {remedy}")
+    check_masked(name, values)
     check_mapped(name, values)
     if isinstance(values, Tensor) and values.layout != torch.strided:
         raise BadInput(f"{name} must be a dense array, got a tensor with {values.layout}; to_dense() makes one")

@@ -33,6 +33,8 @@ def begin_schedule(schedule: Schedule, optimizer: AnyOptimizer, steps: int, done
         raise BadInput("schedule is stepped after every batch, which ReduceLROnPlateau does not allow; use on_epoch")
     if not callable(getattr(scheduler, "step", None)):
         raise BadInput(f"schedule must return a scheduler of torch, got {type(scheduler).__name__}")
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise BadInput("schedule must return a scheduler of the optimizer that it is given, got one of another")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the optimizer made these steps in a process that has ended
         for _ in range(done):

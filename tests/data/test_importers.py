@@ -468,6 +468,14 @@ def test_class_folders_without_pictures_are_told(tmp_path):
     assert source.notes == ("left out 2 folders without pictures: crow, finch",)
 
 
+def test_pictures_of_no_part_are_told(tmp_path):
+    made.write_folder(tmp_path / "birds", made.pictures(parts=("train", "test", "val"), n=1))
+    (note,) = read(tmp_path / "birds", Wanted("birds", None))[1].notes
+    assert note == (
+        "left out 3 pictures outside of the training and test folders: val/robin/0.png, val/tit/0.png, val/wren/0.png"
+    )
+
+
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_empty_class_folders_of_archives_are_told(tmp_path, kind):
     path = tmp_path / f"birds.{kind}"

@@ -97,6 +97,14 @@ def test_import_says_what_it_took(cache, tmp_path):
     assert "3 of 15 pictures are held out" in said[1]
 
 
+def test_import_says_that_test_images_are_training_images(cache, tmp_path):
+    files = made.pictures(n=5)
+    made.write_folder(tmp_path / "photos", files | {"test/wren/copy.png": files["train/tit/0.png"]})
+    said = []
+    import_set("birds", [tmp_path / "photos"], say=said.append)
+    assert said[1:] == ["birds: 1 of 16 test images are copies of training images; remove them"]
+
+
 @pytest.mark.parametrize("n_bits", [12, 16])
 def test_import_says_if_all_pictures_are_nearly_black(cache, tmp_path, n_bits):
     for number in range(8):

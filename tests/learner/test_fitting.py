@@ -395,6 +395,31 @@ def one_cycle(optimizer, steps):
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=steps)
 
 
+def test_a_step_that_fails_leaves_no_class_that_was_never_learned():
+    def fails(x):
+        raise ValueError("augment")
+
+    learner = gcr.Learner(mlp(), memory=10, augment=fails, classes=[0, 1], class_weight="balanced")
+    for learn in (learner.observe, learner.fit):
+        with pytest.raises(ValueError, match="augment"):
+            learn(X, [7] * len(X))
+        assert learner.classes == [0, 1]
+        assert learner.class_weights.counts == []
+
+
+@pytest.mark.parametrize("bad", [{"schedule": 3}, {"validation": (X[:, :3], NUMBERS)}], ids=["schedule", "validation"])
+def test_a_fit_that_is_refused_leaves_no_class_that_was_never_learned(bad):
+    learner = gcr.Learner(mlp(), memory=10).fit(X, NUMBERS, epochs=1)
+    before = learner.predict_proba(X)
+    with pytest.raises(BadInput):
+        learner.fit(X + 2, [7] * len(X), epochs=1, **bad)
+    assert learner.classes == [0, 1]
+    assert not learner.unfinished
+    assert np.allclose(learner.predict_proba(X), before, atol=1e-6)
+    assert learner.fit(X + 2, [9] * len(X), epochs=1).classes == [0, 1, 9]
+    assert learner.net[2].out_features == 3
+
+
 @pytest.mark.parametrize(
     ("schedule", "data", "message"),
     [

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 import gcr
+from gcr.augment import Views
 from gcr.learner.inputs import as_rows
 from gcr.learner.labels import Labels
 from gcr.methods import ClsEr, Er, GcrPlus
@@ -60,6 +61,35 @@ def test_a_dataset_holds_examples_whatever_its_labels(data):
     assert learner.layout.shape == (1, 8)
     assert set(learner.classes) == {0, 1}
     assert values == [learner.score(X[:, None], Y)]
+
+
+COLOURED = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def coloured(**given):
+    return gcr.Learner(nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), memory=20, **given)
+
+
+def test_images_of_another_scale_than_in_memory_are_told():
+    learner = coloured().fit(COLOURED, Y[:16], epochs=1).fit(COLOURED * 2 - 1, Y[:16], epochs=1)
+    with pytest.warns(UserWarning, match="x has values of up to 255, memory of up to 1; scale both alike"):
+        learner.fit(255 * COLOURED, Y[:16], epochs=1)
+
+
+@pytest.mark.parametrize("times", [1, 255])
+def test_views_of_images_that_are_normalised_already_are_told(times):
+    mean, std = (0.5,) * 3, (0.2,) * 3
+    coloured(augment=Views(mean, std)).fit(COLOURED, Y[:16], epochs=1)
+    with pytest.warns(UserWarning, match=r"augment=Views\(…\) makes values of .* for pixels in \[0, 1\]"):
+        coloured(augment=Views(mean, std)).fit(times * (COLOURED - 0.5) / 0.2, Y[:16], epochs=1)
+    of_bytes = Views(tuple(255 * m for m in mean), tuple(255 * s for s in std))
+    with pytest.warns(UserWarning, match=r"augment=Views\(…\)"):
+        coloured(augment=of_bytes).fit((255 * COLOURED).byte(), Y[:16], epochs=1)
+
+
+def test_what_score_cannot_take_is_named():
+    with pytest.raises(BadInput, match=r"x must hold pairs \(inputs, label\)"):
+        gcr.Learner(mlp(), memory=20).fit(X, Y, epochs=1).score([X, Y])
 
 
 def test_a_list_with_labels_of_one_number_may_be_either():

@@ -359,6 +359,11 @@ def test_a_grown_head_starts_new_rows_as_torch_would():
     assert float(new.std()) == pytest.approx(0.1 / 3**0.5, rel=0.02)
 
 
+class Squeezed(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).squeeze()
+
+
 def softmaxed():
     return nn.Sequential(nn.Linear(8, 2), nn.Softmax(1))
 
@@ -388,6 +393,8 @@ def softmaxed():
         (lambda x, y: gcr.Learner(mlp()).fit(x, torch.eye(80)), "argmax"),
         (lambda x, y: gcr.Learner(mlp()).fit(x * float("nan"), y), "must be finite"),
         (lambda x, y: gcr.Learner(mlp()).fit([["a"] * 8] * 80, y), "must be numbers"),
+        (lambda x, y: gcr.Learner(mlp()).fit(np.ma.masked_greater(x.numpy(), 1), y), "x must not have masked entries"),
+        (lambda x, y: gcr.Learner(Squeezed(*mlp()), 9).fit(x, y, epochs=1).predict(x[:1]), "for a batch of 1"),
         (lambda x, y: gcr.Learner(mlp()).fit({"a": x, "b": x[:3]}, y), "same number of examples"),
         (lambda x, y: gcr.Learner(mlp()).fit(x, y, epochs=0), "epochs must be"),
         (lambda x, y: gcr.Learner(mlp()).fit(x, y, patience=2), "patience needs validation"),
@@ -558,10 +565,22 @@ def test_forgotten_examples_are_replayed_no_more(method, memory, tmp_path):
     assert set(learner.memory.labels) == {B[1], C[1]}
 
 
+def test_forgotten_examples_are_in_no_folder_that_is_saved_to(tmp_path):
+    learner = gcr.Learner(mlp(), 20).fit(*blobs([A, B]), epochs=1)
+    for row in range(2):
+        learner.save(tmp_path / "state")
+        learner.forget([row])
+        for folder in ("elsewhere", "state"):
+            learner.save(tmp_path / folder)
+            assert len(StateFolder(tmp_path / folder).versions()) == 1
+
+
 def test_a_memory_that_forgot_everything_is_filled_again():
     learner = gcr.Learner(mlp(), 20).fit(*blobs([A, B]), epochs=1)
     assert learner.forget(lambda memory: range(len(memory))) == 20
     assert len(learner.memory) == 0
+    with pytest.raises(BadInput, match="memory holds nothing to look at"):
+        learner.memory.pool()
     learner.fit(*blobs([C], seed=3), epochs=1)
     assert set(learner.memory.labels) == {C[1]}
     assert bool(learner.memory.examples.any(1).all())  # no free row was replayed or kept

@@ -146,12 +146,23 @@ class Pair(Softmaxed):
         return self.last(self.body(x)), x
 
 
+class Again(Softmaxed):
+    """What enters its head last does not make what it returns."""
+
+    def forward(self, x):
+        logits = self.last(self.body(x))
+        self.last(2 * self.body(x))
+        return logits
+
+
 @pytest.mark.parametrize(
     ("net", "head", "message"),
     [
         (Softmaxed(), None, "the head of net cannot be found: .* head=.*its linear layers: last"),
         (Softmaxed(), "last", "net must return the output of last; move what follows it"),
         (Softmaxed(), "body", 'head must name an nn.Linear of net, got "body"; its linear layers: last'),
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 6), nn.ReLU(inplace=True)), None, "the head of net cannot be found"),
+        (Again(), None, "the head of net cannot be found"),
         (Pair(), None, "net must give logits .* got tuple; wrap it in a module that returns them"),
         (nn.Sequential(nn.Flatten()), None, "cannot be found.*its linear layers: none"),
         (nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), None, "net must give a logit per class, 6, got 4"),

@@ -64,6 +64,12 @@ def test_floats_are_kept_as_floats(dtype):
     assert scenario.views.colours is True
 
 
+def test_test_images_of_another_scale_are_told():
+    pixels = images(dtype=np.float32)
+    with pytest.warns(UserWarning, match=r"test has values of up to 25\d, train of up to .*; scale both alike"):
+        from_arrays((pixels, LABELS), (pixels * 255, LABELS), tasks=3)
+
+
 def test_bfloat16_tensors_are_kept():
     pixels = torch.from_numpy(images(dtype=np.float32)).bfloat16()
     assert torch.equal(own(pixels).train.pixels, pixels.float())
@@ -173,6 +179,8 @@ INF[[1, 2], 0, 0, 0] = 1e300
         ((images().astype(np.complex64), LABELS), {}, "train images must be real numbers, got complex64"),
         ((np.zeros((0, 3, 8, 8)), []), {}, "train images must have a row per image and must not be empty"),
         ((np.zeros((12, 3, 0, 8)), LABELS), {}, "must not be empty"),
+        ((np.ma.masked_greater(images(), 250), LABELS), {}, "train images must not have masked entries"),
+        ((images(), np.ma.masked_equal(LABELS, LABELS[0])), {}, "train labels must not have masked entries"),
         ((np.zeros((12, 64)), LABELS), {}, r"train images must be \[n, h, w\], .* got shape \(12, 64\)"),
         (([np.zeros((3, 8, 8)), np.zeros((3, 9, 9))], [0, 1]), {}, "rows have equal shapes"),
         ((images(), LABELS[:5]), {}, r"train labels must be one per image \(12\), got shape \(5,\)"),

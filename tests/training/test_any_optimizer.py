@@ -208,6 +208,7 @@ def test_a_scheduled_run_continues_to_the_bit(schedule, steps, tmp_path):
         (3, "adamw", "schedule must be a function"),
         (lambda o, n: None, "adamw", "schedule must return a scheduler of torch, got NoneType"),
         (lambda o, n: ReduceLROnPlateau(o), "adamw", "ReduceLROnPlateau"),
+        (lambda o, n: StepLR(KINDS["adamw"](vit().parameters()), 1), "adamw", "of the optimizer that it is given"),
         (SCHEDULES["cosine"], "ours", r"schedule needs an optimizer of torch\.optim, got Sgd"),
     ],
 )

@@ -83,14 +83,20 @@ def _parts(tree: Tree) -> _Found:
 
 
 def _left_out(tree: Tree, found: _Found) -> list[str]:
-    """What is to be said of class folders without pictures, and of other files next to pictures."""
+    """What is to be said of class folders without pictures, of other files next to pictures, and of other pictures."""
     paths = [*tree.folders, *(name.rpartition("/")[0] for name in tree.names)]
     siblings = {path.removeprefix(found.above).split("/")[0] for path in paths if path.startswith(found.above)}
     empty = sorted(name for name in siblings - {name for _, name in found.train} if name and not _is_hidden(name))
     folders = {name.rpartition("/")[0] for name, _ in [*found.train, *(found.test or [])]}
     others = [name for name in tree.names if name.rpartition("/")[0] in folders and not _is_picture(name)]
     others = [name for name in others if not _is_hidden(name) and not name.endswith(("/Thumbs.db", "/desktop.ini"))]
-    kinds = {"folders without pictures": empty, f"files that are not pictures ({', '.join(SUFFIXES)})": others}
+    taken = {name for name, _ in [*found.train, *(found.test or [])]}
+    outside = [name for name in tree.names if _is_picture(name) and name not in taken]
+    kinds = {
+        "folders without pictures": empty,
+        f"files that are not pictures ({', '.join(SUFFIXES)})": others,
+        "pictures outside of the training and test folders": outside,
+    }
     return [_counted(what, names) for what, names in kinds.items() if names]
 
 
