@@ -13,6 +13,7 @@ from typing import Any
 from gcr import paper
 from gcr.analysis.load import metric_of
 from gcr.analysis.statistics import Spread, compare, holm, one_sample_p, spread, welch
+from gcr.experiments.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 MORE_SEEDS = {"online": (), "offline": ("offline-selection",)}  # files with further seeds of the same experiments
@@ -25,7 +26,10 @@ NAMES = {
     "bilevel": "Bilevel", "er-ace": "ER-ACE", "cls-er": "CLS-ER", "gdumb": "GDumb", "joint": "joint",
 }  # fmt: skip
 METRICS = {"accuracy": "final", "anytime": "any-time"}
-DATA = {"seq-cifar10": "S-CIFAR-10", "seq-cifar100": "S-CIFAR-100", "seq-digits": "digits"}
+DATA = {
+    "seq-cifar10": "S-CIFAR-10", "seq-cifar100": "S-CIFAR-100", "seq-tinyimagenet": "Tiny-ImageNet",
+    "seq-digits": "digits",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -116,11 +120,17 @@ def lines_of(name: str) -> Iterator[dict[str, Any]]:
 def merged(names: tuple[str, ...]) -> list[Group]:
     """The groups of the first file, with further seeds of the same experiments from the others."""
     first, *others = (read(name) for name in names)
-    alike = {json.dumps(group.experiment | {"seed": 0}): dict(group.results) for group in first.values()}
+    alike = {_key(group): Group(group.experiment, dict(group.results)) for group in first.values()}
     for other in others:
         for group in other.values():
-            alike.get(json.dumps(group.experiment | {"seed": 0}), {}).update(group.results)
-    return [Group(group.experiment, alike[json.dumps(group.experiment | {"seed": 0})]) for group in first.values()]
+            if (same := alike.get(_key(group))) is not None:
+                same.results.update(group.results)
+    return list(alike.values())
+
+
+def _key(group: Group) -> Experiment:
+    """Equal for equal experiments, whichever version wrote them."""
+    return Experiment.from_dict(group.experiment | {"seed": 0})
 
 
 @cache

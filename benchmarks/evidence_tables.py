@@ -57,9 +57,7 @@ def others(regime: str, metric: str, theirs: Mapping[int, tuple[int, ...]] | Non
     others' sizes of K for each of GCR's; without it they are equal."""
     groups = {(c.scenario, c.group.buffer, c.method): c.group for c in cells("accuracy") if c.regime == regime}
     wanted = list(dict.fromkeys((scenario, buffer) for scenario, buffer, _ in groups))
-    file = {"online": "online-variants", "offline": "offline-selection"}[
-        regime
-    ]  # with sizes that the paper has not got
+    file = "online-variants" if regime == "online" else "offline-selection"  # with sizes that the paper has not got
     more = [group for name, group in read(file).items() if name.endswith(("-k1000", "-k4000"))]
     groups |= {(of.experiment["scenario"], of.buffer, of.experiment["method"]["name"]): of for of in more}
     left_out = ("gcr", "gcr + reservoir", *(AT_TASK_ENDS if metric == "anytime" else ()))
@@ -111,7 +109,7 @@ def coverage() -> str:
 def selection() -> str:
     """Matched or random rows x fitted or unit weights; differences to matched rows with fitted weights."""
     online, offline, points = read("online-variants"), read("offline-variants"), read("digits-open-points")
-    again = read("offline-selection")  # one pack, seeds that no choice was made by
+    again = read("offline-selection")  # seeds that no choice was made by
     kinds = ("default", "weights-unit", "rows-random", "class-balanced")
     cases: dict[str, list[Group | None]] = {
         f"{DATA[scenario]}, K = {buffer:,}, online": [
