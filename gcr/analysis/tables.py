@@ -136,6 +136,23 @@ def row_names(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
     return names
 
 
+def in_all_rows(groups: Sequence[Group]) -> list[str]:
+    """For each table, settings of stream, model, training and optimizer that are not at their default, and the same in
+    all of its rows, which therefore do not name them."""
+    notes = []
+    for title, members in by_scenario(groups).items():
+        changed = set.intersection(*(unusual(group.experiment) for group in members)) - {*IN_COLUMNS, VALIDATION}
+        settings, names = members[0].experiment.settings, short_names(members[0].experiment.settings)
+        alike = [
+            f"{names[key]}={settings[key]}"
+            for key in settings
+            if key in changed and key.startswith(SHARED)
+            if all(group.experiment.settings[key] == settings[key] for group in members)
+        ]
+        notes += [f"{title}: all rows with {', '.join(alike)}"] if alike else []
+    return notes
+
+
 def _unlike(groups: Sequence[Group]) -> set[str]:
     """Settings of stream, model, training and optimizer that differ between rows of one table. A method that ignores
     a setting does not differ in it."""

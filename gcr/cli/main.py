@@ -323,7 +323,7 @@ def table(
         if numbers:
             warn_of_diverged(runs)
         sheets = [] if numbers else tables.sheets(runs.groups, names)
-        records, notes = [], runs.notes
+        records, notes = [], [*tables.in_all_rows(runs.groups), *runs.notes]
         if numbers and per_seed:
             records = tables.seed_records(runs.groups, names)
         elif numbers:

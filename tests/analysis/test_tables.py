@@ -12,7 +12,7 @@ from made_runs import experiment_of, put_run, square
 
 from gcr.analysis.formats import LATEX_SIGNS, Entry, Sheet, comma_separated, json_rows, latex, markdown
 from gcr.analysis.load import read_runs
-from gcr.analysis.tables import columns, records, seed_records, sheets, table
+from gcr.analysis.tables import columns, in_all_rows, records, seed_records, sheets, table
 from gcr.experiments.experiment import compose
 from gcr.report.build import render
 from gcr.runs.folder import RunFolder
@@ -310,6 +310,18 @@ def test_a_record_per_seed_has_the_settings_that_differ(tmp_path):
     assert [(line["protocol"], line["value"]) for line in lines if line["metric"] == "memory_bytes"] == [
         *[(None, 7200)] * 2,
         (None, None),
+    ]
+
+
+def test_what_all_rows_have_alike_is_said_once(tmp_path):
+    for method, lr in (("er", 0.3), ("der++", 0.1), ("gcr", 0.3)):
+        put_run(tmp_path, experiment_of(method, 0, epochs=2, lr=lr, batch=16), square(70.0))
+    put_run(tmp_path, experiment_of("er", 0, online=True, model="mlp"), square(70.0))
+    put_run(tmp_path, experiment_of("gcr", 0, online=True, model="mlp", validation=0.1), square(70.0))
+    groups = read_runs(tmp_path).groups
+    assert in_all_rows(groups) == [
+        "seq-digits: all rows with epochs=2, batch=16",
+        "seq-digits, online: all rows with model=mlp",
     ]
 
 
