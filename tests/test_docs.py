@@ -272,13 +272,8 @@ def test_an_example_runs(script, tmp_path, monkeypatch, capsys):
     check_accuracy(script, capsys.readouterr().out)
 
 
-ALONE = [
-    pytest.param(script, id=script.stem, marks=[] if script.stem == "own_net" else [pytest.mark.slow])
-    for script in SCRIPTS
-]
-
-
-@pytest.mark.parametrize("script", ALONE)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=[script.stem for script in SCRIPTS])
 def test_an_example_runs_alone(script, tmp_path):
     """In a process of its own, where nothing has been imported yet."""
     skip_without_library(script)

@@ -124,7 +124,7 @@ def test_a_method_and_a_selector_train_in_worker_processes(plugin, tmp_path, mon
     assert f"name the files of its method, selector or network: gcr --plugin {file.name}" in said
 
 
-@pytest.mark.parametrize("network", ["narrow", "Two"])
+@pytest.mark.parametrize("network", ["narrow", pytest.param("Two", marks=pytest.mark.slow)])
 def test_networks_of_ones_own_train_in_worker_processes_and_are_loaded(plugin, network, tmp_path, monkeypatch, capsys):
     file, out = plugin(NETWORKS, names=("narrow",)), tmp_path / "runs"
     command = ["run", "seq-digits", "--method", "gcr", "--model", network, "--epochs", "1", "--seeds", "0-1"]

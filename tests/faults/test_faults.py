@@ -70,7 +70,7 @@ def test_a_damaged_file_is_named_or_harmless(number, tmp_path):
 
 
 def test_files_of_other_runs(tmp_path):
-    check(exchange(tmp_path, every=4))
+    check(exchange(tmp_path, every=8))
 
 
 def test_lines_of_another_packed_file(tmp_path):

@@ -58,7 +58,11 @@ def test_ends_of_tasks_have_the_accuracy_so_far(tmp_path, stream, numbers):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", '(exit code 77); put what your script does under if __name__ == "__main__", or --processes 1'),
+        pytest.param(
+            "",
+            '(exit code 77); put what your script does under if __name__ == "__main__", or --processes 1',
+            marks=pytest.mark.slow,
+        ),
         ("assert __name__ == '__main__'", "(exit code 1); see above, or --processes 1"),
     ],
 )
@@ -173,6 +177,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
 def test_what_a_step_frees_is_not_asked_for_again():
     given_back, kept = (

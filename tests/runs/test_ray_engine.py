@@ -60,6 +60,7 @@ def same_as_here(jobs, out):
         assert numbers(ours) == numbers(theirs)
 
 
+@pytest.mark.slow
 def test_ray_of_our_own(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # somebody's cluster, which was not asked for
     jobs, ports = make_jobs(tmp_path / "there"), set()

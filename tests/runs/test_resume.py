@@ -81,7 +81,10 @@ def test_killed_at_random_moments(uninterrupted, tmp_path):
     assert numbers(tmp_path) == numbers(uninterrupted)
 
 
-@pytest.mark.parametrize(("number", "code", "seeds"), [(signal.SIGINT, 130, "0"), (signal.SIGTERM, 143, "0,1")])
+@pytest.mark.parametrize(
+    ("number", "code", "seeds"),
+    [(signal.SIGINT, 130, "0"), pytest.param(signal.SIGTERM, 143, "0,1", marks=pytest.mark.slow)],
+)
 def test_a_signal_saves_and_says_how_to_go_on(number, code, seeds, uninterrupted, tmp_path):
     ended, printed = signalled(tmp_path, number, "--seeds", seeds)
     assert ended == code, printed
