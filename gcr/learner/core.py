@@ -84,6 +84,8 @@ class Core:
         if name in FIXED and self.__dict__.get("engine") is not None:
             also = ", or change its param_groups" if name == "optimizer" else ""
             raise BadInput(f"{name} cannot be replaced after the first batch; make a new Learner{also}")
+        if name == "class_weight":  # would be an attribute that nothing reads
+            raise BadInput("class_weight is given to Learner(…) and cannot be replaced; make a new Learner")
         super().__setattr__(name, value)
 
     @property

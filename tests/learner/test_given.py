@@ -330,6 +330,8 @@ def test_what_an_engine_was_made_of_cannot_be_replaced():
     learner.fit(*blobs([A, B]), epochs=1)
     with pytest.raises(BadInput, match=r"optimizer cannot be replaced .*, or change its param_groups"):
         learner.optimizer = torch.optim.SGD(learner.net.parameters(), lr=0.1)
+    with pytest.raises(BadInput, match="class_weight is given to Learner"):
+        learner.class_weight = "balanced"
     with pytest.raises(BadInput, match=r"method cannot be replaced after the first batch; make a new Learner$"):
         learner.method = Er()
 
