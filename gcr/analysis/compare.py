@@ -15,6 +15,7 @@ from typing import Any
 from gcr.analysis.formats import Entry, Sheet
 from gcr.analysis.load import METRICS, PROTOCOLS, Group, Runs, short_digest
 from gcr.analysis.statistics import BOLD_P, Comparison, Spread, after_holm, compare, spread, welch
+from gcr.analysis.tables import shortest_distinct
 from gcr.experiments.describe import differing
 from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
@@ -41,11 +42,8 @@ class Line:
 class Pair:
     first: Group
     second: Group
+    name: str  # of the second, distinct from those of other pairs
     lines: list[Line]
-
-    @property
-    def name(self) -> str:
-        return self.second.folder.name
 
     @property
     def paired(self) -> bool:
@@ -60,7 +58,13 @@ def one_group(path: Path, runs: Runs) -> Group:
 
 def pairs(first: Group, others: Sequence[Group], metrics: Sequence[str], unpaired: bool = False) -> list[Pair]:
     """The first experiment with each of the others."""
-    return corrected([Pair(first, second, _lines(first, second, metrics, unpaired)) for second in others])
+    names = shortest_distinct([second.folder.parts for second in others])
+    return corrected(
+        [
+            Pair(first, second, name, _lines(first, second, metrics, unpaired))
+            for second, name in zip(others, names, strict=True)
+        ]
+    )
 
 
 def corrected(family: Sequence[Pair]) -> list[Pair]:

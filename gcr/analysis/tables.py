@@ -192,7 +192,7 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = (), unlike: Co
     texts = [
         _words(group, settings, varying, always, unlike) for group, settings in zip(groups, described, strict=True)
     ]
-    folders = _shortest_distinct([group.folder.parts for group in groups])
+    folders = shortest_distinct([group.folder.parts for group in groups])
     return [
         ", ".join(filter(None, [words, f"folder={folder}"])) if texts.count(words) > 1 else words
         for words, folder in zip(texts, folders, strict=True)
@@ -231,7 +231,7 @@ def _words(
     return ", ".join(f"{name}={value}" for name, value in words.items())
 
 
-def _shortest_distinct(paths: Sequence[tuple[str, ...]]) -> list[str]:
+def shortest_distinct(paths: Sequence[tuple[str, ...]]) -> list[str]:
     """The last part of each path, or as many as it takes to make them differ."""
     for depth in range(1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-depth:]) for parts in paths]

@@ -37,7 +37,7 @@ from gcr.settings import BadInput
 
 MakeNet = Callable[[Any, int], nn.Module]  # (features of an example, classes) -> a network
 FITTED = "learner_"
-MAKING = ("memory", "hidden_layer_sizes", "learning_rate", "method", "net", "augment", "class_weight", "device")
+OF_A_CALL = ("epochs", "batch_size")  # parameters that may change between calls of partial_fit
 
 
 class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -109,7 +109,9 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             _check_weighted(self.class_weight, found.tolist())
         if first:
             learner = self._new_learner(X.shape[1:], len(found))
-            self._made_with = {name: getattr(self, name) for name in MAKING}
+            self._made_with = {
+                name: value for name, value in self.get_params(deep=False).items() if name not in OF_A_CALL
+            }
         else:
             self._refuse_others()
             learner, found = self.learner_, np.union1d(self.classes_, _as_type(found, self.classes_))

@@ -22,7 +22,7 @@ from gcr.learner.checks import (
     refuse_inference_mode,
 )
 from gcr.learner.class_weights import ClassWeights, Given
-from gcr.learner.engine import AT_ONCE, Engine, at_once
+from gcr.learner.engine import Engine, at_once
 from gcr.learner.head import grow_head, refuse_tied
 from gcr.learner.inputs import Layout, as_one
 from gcr.learner.labels import Labels
@@ -74,7 +74,7 @@ class Core:
         self.precision = checked_precision(precision, self.device)
         self.fits, self.turn = 0, Turn()
         self.forgot = False  # whether examples were erased, which saved versions may still hold
-        self.cleared: set[str] = set()  # folders saved to since then, which hold them no more
+        self.cleared: set[str] = set()  # folders saved to after that, which hold them no more
         self.unfinished = False  # whether a fit was broken off: memory may hold some of its examples
         self.layout: Layout | None = None  # of what the network takes; known from the first batch on
         self.engine: Engine | None = None
@@ -294,7 +294,7 @@ class Core:
                 refuse_without_statistics(nn.Identity() if self.frozen else self.net)
             self.start(layout, x, self._count_with(values))
             if isinstance(self.augment, Views):
-                warn_of_views(self.augment, rows[:AT_ONCE].to(self.device))
+                warn_of_views(self.augment, at_once(rows)[0].to(self.device))
         return rows, self.learn_labels(values, len(rows))
 
     def _count_with(self, values: list[Hashable]) -> int:

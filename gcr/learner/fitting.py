@@ -72,19 +72,28 @@ def fit(learner: Core, x: Any, y: Any, options: Options) -> None:
 
 @contextmanager
 def refused_whole(learner: Core) -> Iterator[None]:
-    """What fails before anything was learned leaves no labels: their outputs would be those of chance."""
-    known, unfinished, (steps, adds) = len(learner.labels), learner.unfinished, learner.progress
-    counts = list(learner.class_weights.counts)
+    """What fails before anything was learned leaves no labels: their outputs would be those of chance. A learner that
+    had seen nothing still has not. Not so where another thread learns meanwhile, maybe with these labels."""
+    with learner.turn:
+        learner.turn.learning += 1
+        known, unfinished, (steps, adds) = len(learner.labels), learner.unfinished, learner.progress
+        counts, begun, optimizer = list(learner.class_weights.counts), learner.engine is not None, learner.optimizer
     try:
         yield
     except BaseException:
         with learner.turn:
             now = learner.progress
-            if now[0] == steps and int(now[1]) == int(adds):
+            if learner.turn.learning == 1 and now[0] == steps and int(now[1]) == int(adds):
                 learner.labels.keep(known)
                 learner.class_weights.counts = counts
                 learner.unfinished = unfinished
+                if not begun:
+                    learner.layout = learner.engine = None
+                    learner.optimizer = optimizer
         raise
+    finally:
+        with learner.turn:
+            learner.turn.learning -= 1
 
 
 def _fit(learner: Core, x: Any, y: Any, options: Options) -> None:

@@ -111,11 +111,12 @@ class Learner(Core):
     def remember(self, x: Any, y: Any) -> None:
         """Offer examples to memory without training on them, as those that ``net`` was trained on before."""
         refuse_inference_mode()
-        rows, labels = self.take_all(x, y)
-        assert self.engine is not None
-        self.follow_layers()
-        for part, numbers in at_once_with(rows, labels):
-            self.engine.remember(part.to(self.device), numbers.to(self.device))
+        with fitting.refused_whole(self):
+            rows, labels = self.take_all(x, y)
+            assert self.engine is not None
+            self.follow_layers()
+            for part, numbers in at_once_with(rows, labels):
+                self.engine.remember(part.to(self.device), numbers.to(self.device))
 
     @in_turn
     def learn_one(self, x: Any, y: Hashable) -> Self:
@@ -127,6 +128,7 @@ class Learner(Core):
 
     # Predicting.
 
+    @in_turn
     def predict(self, x: Any) -> np.ndarray:
         """The label of each example."""
         return self.labels.of(self.logits(x).argmax(1))
@@ -223,13 +225,16 @@ class Learner(Core):
     @in_turn
     def resize(self, memory: int) -> None:
         """Let memory hold so many examples from now on. Those that are there stay, as far as they fit: the same random
-        sample of each class."""
+        sample of each class. Not while ``fit`` runs."""
         if self.policy is None or not self.policy.balanced:
             raise BadInput("resize is for memory in a class-balanced reservoir, as memory=100 makes it")
+        if self.turn.learning:  # a fit knows by their rows which examples came before it
+            raise BadInput("resize cannot be called while fit runs; call it before or after")
         size = as_count("memory", memory, max(1, len(self.labels)))  # an example of each class
         if size != self.policy.buffer:
             policy = replace(self.policy, buffer=size)
             if self.engine is not None:
+                self.follow_layers()
                 self.engine.resize(policy)
             self.policy = policy
 

@@ -41,7 +41,8 @@ def save(learner: Core, path: str | Path) -> None:
     folder = StateFolder(path)
     whole = str(folder.path.resolve())
     folder.write({"learner": about}, tensors, alone=learner.forgot and whole not in learner.cleared)
-    learner.cleared.add(whole)
+    if learner.forgot:
+        learner.cleared.add(whole)
 
 
 def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -13,6 +13,7 @@ class Turn:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self.learning = 0  # calls that learn and have not ended
 
     def __enter__(self) -> None:
         self._lock.acquire()

@@ -106,7 +106,7 @@ def warn_of_views(views: Views, images: Tensor) -> None:
     """Images for which mean and deviation are not meant: of another scale, or normalised already."""
     seen = views.plain(images).float()
     far, spread = float(seen.abs().mean()), float(seen.std())
-    if far > FAR or spread < NARROW:
+    if far > FAR or 0 < spread < NARROW:  # blank images have none
         warnings.warn(
             f"augment=Views(…) makes values of {far:.3g} on average, spread by {spread:.2g}, of the first images: its "
             "mean and std are for pixels in [0, 1] that are not normalised yet",

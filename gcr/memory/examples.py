@@ -57,7 +57,7 @@ def as_tensor(name: str, values: Any, device: torch.device | str | None = None) 
 
 def warn_of_scale(name: str, images: Tensor, like: str, others: Tensor) -> None:
     """Floats of another range than those they are to be like were most likely normalised in another way."""
-    here, there = (float(values.abs().max()) for values in (images, others))
+    here, there = (max(abs(float(end)) for end in values.aminmax()) for values in (images, others))
     if min(here, there) > 0 and max(here, there) > SCALES * min(here, there):
         remark = f"{name} has values of up to {here:.3g}, {like} of up to {there:.3g}; scale both alike"
         warnings.warn(remark, stacklevel=2)

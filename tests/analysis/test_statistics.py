@@ -302,6 +302,15 @@ def test_several_others_are_one_family(tmp_path):
     )
 
 
+def test_others_of_equal_names_are_told_apart(tmp_path):
+    first = put(tmp_path, "mine", dict(enumerate(OURS)))
+    others = [put(tmp_path / place, "er", dict(enumerate(THEIRS)), lr=lr) for place, lr in (("old", 0.2), ("new", 0.3))]
+    found = pairs(first, others, ["accuracy"])
+    assert [row[0].text.split(": ")[0] for row in sheet(found).rows] == ["old/er", "old/er", "new/er", "new/er"]
+    assert [line["second_name"] for line in records(found)] == ["old/er", "old/er", "new/er", "new/er"]
+    assert notes(found)[1] == "new/er: they differ in optimizer.lr (0.1, 0.3)"
+
+
 def test_one_evaluation_of_all_tasks_has_no_anytime_accuracy(tmp_path):
     """That of ``joint``, which other methods' mean over stages cannot be compared with."""
     said = {"accuracy": 90.0, "forgetting": None, "anytime": 90.0, "learning": 90.0}

@@ -472,7 +472,7 @@ def test_pictures_of_no_part_are_told(tmp_path):
     made.write_folder(tmp_path / "birds", made.pictures(parts=("train", "test", "val"), n=1))
     (note,) = read(tmp_path / "birds", Wanted("birds", None))[1].notes
     assert note == (
-        "left out 3 pictures outside of the training and test folders: val/robin/0.png, val/tit/0.png, val/wren/0.png"
+        "left out 3 pictures in no class folder of training or test: val/robin/0.png, val/tit/0.png, val/wren/0.png"
     )
 
 

@@ -56,6 +56,8 @@ def test_parameters_that_would_have_no_effect_are_refused(blobs):
     classifier = small(class_weight={"dog": 2.0}).partial_fit(x, y)
     classifier = pickle.loads(pickle.dumps(classifier)).set_params(epochs=1, hidden_layer_sizes=np.array([16]))
     classifier.partial_fit(x, y)
+    with pytest.raises(BadInput, match="random_state cannot change between calls of partial_fit"):
+        pickle.loads(pickle.dumps(classifier)).set_params(random_state=7).partial_fit(x, y)
     with pytest.raises(BadInput, match="learning_rate cannot change between calls of partial_fit"):
         classifier.set_params(learning_rate=0.5).partial_fit(x, y)
     assert classifier.fit(x, y).learner_.optimizer.param_groups[0]["lr"] == 0.5

@@ -1,6 +1,7 @@
 """Learner.fit: what it takes, and what it does around the steps."""
 
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -420,6 +421,51 @@ def test_a_fit_that_is_refused_leaves_no_class_that_was_never_learned(bad):
     assert learner.net[2].out_features == 3
 
 
+def test_a_learner_whose_first_fit_is_refused_has_seen_nothing(tmp_path):
+    learner = gcr.Learner(mlp(), memory=10)
+    for learn, given in ((learner.fit, {"schedule": 3}), (learner.fit, {"validation": (X[:, :3], NUMBERS)})):
+        with pytest.raises(BadInput):
+            learn(X, NUMBERS, epochs=1, **given)
+        with pytest.raises(BadInput, match="has seen nothing"):
+            learner.save(tmp_path / "state")  # could not be loaded
+        assert learner.predict_one(X[0]) is None
+    once = gcr.Learner(mlp(), memory=10).fit(X, NUMBERS, epochs=1)
+    assert np.array_equal(learner.fit(X, NUMBERS, epochs=1).predict_proba(X), once.predict_proba(X))
+
+
+def test_a_refused_fit_leaves_labels_that_another_thread_learns_meanwhile():
+    learner = gcr.Learner(mlp(), memory=10, optimizer=quick)
+    begun, known = threading.Event(), threading.Event()
+
+    def late():
+        begun.set()
+        known.wait(60)
+        yield from ()  # refused: no batches
+
+    def refused():
+        with pytest.raises(BadInput, match="x gave no batches"):
+            learner.fit(late(), epochs=1)
+
+    def while_it_fails(optimizer, steps):
+        known.set()
+        other.join()
+        return one_cycle(optimizer, steps)
+
+    other = threading.Thread(target=refused)
+    other.start()
+    begun.wait(60)
+    learner.fit(X, NUMBERS, epochs=1, schedule=while_it_fails)
+    assert learner.classes == [0, 1]
+
+
+def test_memory_stays_of_one_size_while_a_fit_runs():
+    learner = gcr.Learner(mlp(), memory=10)
+    with pytest.raises(BadInput, match="resize cannot be called while fit runs"):
+        learner.fit(X, NUMBERS, epochs=2, on_epoch=lambda learner, epoch: learner.resize(20))
+    learner.resize(20)
+    assert learner.memory.capacity == 20
+
+
 @pytest.mark.parametrize(
     ("schedule", "data", "message"),
     [
@@ -551,7 +597,7 @@ def test_validation_that_cannot_be_scored_is_refused_before_training(given, vali
     learner = gcr.Learner(mlp(), memory=10)
     with pytest.raises(BadInput, match=message):
         learner.fit(*given, epochs=1, validation=validation)
-    assert learner.engine.state.steps == 0
+    assert learner.engine is None
 
 
 @pytest.mark.parametrize(("said", "epochs"), [(np.True_, 1), (True, 1), (np.False_, 3), (1, 3), (None, 3)])

@@ -82,6 +82,7 @@ def test_views_of_images_that_are_normalised_already_are_told(times):
     coloured(augment=Views(mean, std)).fit(COLOURED, Y[:16], epochs=1)
     with pytest.warns(UserWarning, match=r"augment=Views\(…\) makes values of .* for pixels in \[0, 1\]"):
         coloured(augment=Views(mean, std)).fit(times * (COLOURED - 0.5) / 0.2, Y[:16], epochs=1)
+    coloured(augment=Views(mean, std)).observe(torch.zeros(2, 3, 8, 8), Y[:2])  # blank
     of_bytes = Views(tuple(255 * m for m in mean), tuple(255 * s for s in std))
     with pytest.warns(UserWarning, match=r"augment=Views\(…\)"):
         coloured(augment=of_bytes).fit((255 * COLOURED).byte(), Y[:16], epochs=1)

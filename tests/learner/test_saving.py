@@ -104,6 +104,13 @@ def test_a_full_memory_names_the_remedy():
     assert {*learner.fit(*blobs([C]), epochs=1).memory.counts().values()} == {1}
 
 
+def test_memory_of_another_size_is_as_wide_as_a_head_that_was_replaced():
+    learner = gcr.Learner(mlp(), 4).fit(*blobs([A, B]), epochs=1)
+    learner.net[-1] = nn.Linear(learner.net[-1].in_features, 5)
+    learner.resize(6)
+    assert learner.memory.logits.shape == (4, 5)
+
+
 def test_a_selected_memory_goes_on_with_equal_bits(tmp_path):
     recipe = gcr.GCR.paper(memory=8)
     straight = gcr.Learner(mlp(), memory=recipe.memory, method=Gcr(gamma=0.0))

@@ -95,7 +95,7 @@ def _left_out(tree: Tree, found: _Found) -> list[str]:
     kinds = {
         "folders without pictures": empty,
         f"files that are not pictures ({', '.join(SUFFIXES)})": others,
-        "pictures outside of the training and test folders": outside,
+        "pictures in no class folder of training or test": outside,
     }
     return [_counted(what, names) for what, names in kinds.items() if names]
 
