@@ -85,7 +85,8 @@ def against_the_paper() -> Figure:
         name = f"{runs.DATA[cell.scenario]} {cell.regime}, {runs.NAMES[cell.method]}"
         labels.append(f"{name}, K = {cell.group.buffer:,} (n = {cell.ours.n})")
     axes.axvline(0, color="#999999", linewidth=1)
-    axes.set(xlabel="accuracy, ours minus the paper's, points; bar: 95% interval")
+    label = "accuracy, ours minus the paper's, points; bar: 95% interval; filled: starred; blue: GCR"
+    figure.supxlabel(label, fontsize=9)
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)

@@ -66,9 +66,10 @@ def others(regime: str, metric: str, theirs: Mapping[int, tuple[int, ...]] | Non
     more = [group for name, group in read(file).items() if name.endswith(("-k1000", "-k4000"))]
     groups |= {(of.experiment["scenario"], of.buffer, of.experiment["method"]["name"]): of for of in more}
     left_out = ("gcr", "gcr + reservoir", *(AT_TASK_ENDS if metric == "anytime" else ()))
-    methods = [name for name in NAMES if name not in left_out and any(method == name for _, _, method in groups)]
     starts, differences = [], []
     pairs = [(*place, its) for place in wanted for its in ((place[1],) if theirs is None else theirs.get(place[1], ()))]
+    run = {method for scenario, _, its in pairs for data, buffer, method in groups if (data, buffer) == (scenario, its)}
+    methods = [name for name in NAMES if name in run and name not in left_out]
     for scenario, buffer, its in pairs:
         if (scenario, its, "der++") not in groups:
             continue
@@ -262,6 +263,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "counts": ("docs/evidence.md", counts),
     "online": ("docs/online.md", partial(others, "online", "anytime")),
     "online-bytes": ("docs/online.md", partial(others, "online", "anytime", theirs={200: (500,), 500: (1000,)})),
+    "online-bytes-final": ("docs/online.md", partial(others, "online", "accuracy", theirs={500: (1000,)})),
     "online-final": ("docs/online.md", partial(others, "online", "accuracy")),
     "offline": (
         "docs/evidence.md",
