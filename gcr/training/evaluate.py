@@ -12,7 +12,6 @@ from gcr.methods import Extras, Method
 from gcr.models import Network
 from gcr.scenarios import Scenario
 
-
 BATCH = 1000
 NUMBERS = BATCH * 3 * 32 * 32  # of a batch on a CPU, whose memory larger images would fill
 

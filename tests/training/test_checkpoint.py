@@ -268,7 +268,7 @@ def test_a_run_stops_between_batches_of_its_first_evaluation(tmp_path, monkeypat
     stopped = new_run(tmp_path, stop=lambda: asked.append(1) or len(asked) == 3)
     with pytest.raises(Stopped):
         train_to(stopped, 1)
-    assert (stopped.state.steps, stopped.state.untrained, len(asked)) == (0, None, 3)
+    assert (stopped.state.steps, stopped.state.untrained, len(asked)) == (0, [], 3)
     assert not list(tmp_path.iterdir())
     assert train_to(new_run(tmp_path), 3).state.steps == 3
 
