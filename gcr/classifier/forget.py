@@ -33,8 +33,9 @@ def forget(
     say: Callable[[str], None] = print,
     progress: Progress = lambda what, done, total: None,
 ) -> Forgotten:
-    """Erase copies of these examples. If any version has some, the one that is written is then the only one. The page
-    of ``gcr inspect`` in the folder goes in any case: it may show them. Call it with ``folder.lock()`` held."""
+    """Erase copies of these examples. If any version has some, the one that is written is then the only one. What
+    else may show or hold them goes in any case: the page of ``gcr inspect`` in the folder, and parts of versions that
+    killed processes left. Call it with ``folder.lock()`` held."""
     folder.check_writable()
     classifier = saved.load(folder)
     learner, asked, given = classifier.learner, set[bytes](), 0
@@ -45,6 +46,7 @@ def forget(
         asked.update(digests(read.examples))
         given += len(read.rows)
     _drop_page(folder, say)
+    folder.sweep()
     replayed, held_out = _copies(classifier, asked)
     newest, *others = folder.versions()
     if not replayed and not held_out and not any(_has_copies(folder, version, asked) for version in others):

@@ -598,6 +598,7 @@ def test_forgotten_rows_are_in_no_version(gcr, state):
 def test_the_page_goes_with_what_is_forgotten(gcr, state, row):
     """It shows memory as it was; and what it shows may have left all versions since."""
     assert gcr("inspect", "state")[0] == 0
+    shutil.copytree(state / "version-0001", state / ".version-0002.1.part")  # of an update that was killed
     header, *_ = rows = [*Path("first.csv").read_text().splitlines(), "ant,99,99"]
     Path("some.csv").write_text(f"{header}\n{rows[row]}\n")
     code, _, said = gcr("forget", "state", "some.csv")
