@@ -33,8 +33,9 @@ def forget(
     say: Callable[[str], None] = print,
     progress: Progress = lambda what, done, total: None,
 ) -> Forgotten:
-    """Erase copies of these examples. If any version has some, the one that is written is then the only one. Call it
-    with ``folder.lock()`` held."""
+    """Erase copies of these examples. If any version has some, the one that is written is then the only one. What
+    else may show or hold them goes in any case: the page of ``gcr inspect`` in the folder, and parts of versions that
+    killed processes left. Call it with ``folder.lock()`` held."""
     folder.check_writable()
     classifier = saved.load(folder)
     learner, asked, given = classifier.learner, set[bytes](), 0
@@ -44,6 +45,8 @@ def forget(
             say(note)
         asked.update(digests(read.examples))
         given += len(read.rows)
+    _drop_page(folder, say)
+    folder.sweep()
     replayed, held_out = _copies(classifier, asked)
     newest, *others = folder.versions()
     if not replayed and not held_out and not any(_has_copies(folder, version, asked) for version in others):
@@ -57,6 +60,17 @@ def forget(
     after = learner.memory.counts()
     bare = tuple(str(name) for name, n in before.items() if n and not after[name])
     return Forgotten(classifier.write(), given, len(replayed), len(held_out), True, bare)
+
+
+def _drop_page(folder: StateFolder, say: Callable[[str], None]) -> None:
+    page = folder.path / saved.PAGE
+    try:
+        page.unlink()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"cannot remove {page} ({error.strerror}), which may show examples; remove it first") from None
+    say(f"removed {page}, which may show these examples; remove pages that were written elsewhere")
 
 
 def _copies(classifier: Classifier, asked: set[bytes]) -> tuple[list[int], list[int]]:

@@ -17,6 +17,7 @@ from gcr.models import build
 from gcr.settings import MISFITS, BadInput, Misfit, brief_of
 
 HELD_OUT = "heldout."
+PAGE = "inspect.html"  # in the state's folder
 SMALL_NETS = ("convnet", "mlp")
 
 

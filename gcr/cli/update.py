@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,7 +150,7 @@ def predict(
         write(text)
         return
     write_predictions(text, out_file)
-    out.say(f"predictions: {out_file}, {text.count(chr(10)) - 1} rows")
+    out.say(f"predictions: {out_file}, {sum(1 for _ in csv.reader(StringIO(text, newline=''))) - 1} rows")
 
 
 def inspect(
@@ -167,7 +169,7 @@ def inspect(
 
     classifier = saved.load(StateFolder(state), "cpu")
     version = classifier.folder.versions()[0]
-    written = write_page(classifier, version, page or state / "inspect.html")
+    written = write_page(classifier, version, page or state / saved.PAGE)
     out.say(f"page: {written}")
 
 

@@ -104,7 +104,7 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch = as_count("batch_size", self.batch_size, 1)
         X, y = validate_data(self, X, y, reset=first, **self._rules())
         check_classification_targets(y)
-        found = np.unique(y) if classes is None else np.union1d(classes, y)
+        found = np.unique(y) if classes is None else _union(classes, y)
         if whole and isinstance(self.class_weight, Mapping):
             _check_weighted(self.class_weight, found.tolist())
         if first:
@@ -114,7 +114,7 @@ class ReplayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             }
         else:
             self._refuse_others()
-            learner, found = self.learner_, np.union1d(self.classes_, _as_type(found, self.classes_))
+            learner, found = self.learner_, _union(self.classes_, _as_type(found, self.classes_))
             learner.labels.checked(_as_type(y, self.classes_), len(X))  # raises if they are of another type
         learner.learn_labels(found, len(found))
         if not first:
@@ -214,6 +214,14 @@ def _check_weighted(weights: Mapping[Any, float], labels: list[Any]) -> None:
             f"class_weight must have labels of y as keys, got {strange[0]!r}, while {bare[0]!r} has no weight; correct "
             "it, or give every class a weight"
         )
+
+
+def _union(some: Any, others: Any) -> np.ndarray:
+    """Sorted. NumPy makes text of numbers next to text, or cannot compare them."""
+    firsts = [first for labels in (some, others) for first in np.ravel(labels).tolist()[:1]]
+    if len({isinstance(first, str) for first in firsts}) > 1:
+        raise BadInput(f"labels must be of one type, got {firsts[0]!r} and {firsts[1]!r}; convert them")
+    return np.union1d(some, others)
 
 
 def _as_type(labels: np.ndarray, like: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Self
@@ -61,7 +61,7 @@ class Layout:
         for part in parts:
             if math.prod(part.shape) > MOST_NUMBERS:
                 raise BadInput(f"x must have examples of at most {MOST_NUMBERS:,} numbers, got {list(part.shape)}")
-        return cls(kind, parts)
+        return cls(kind, parts, columns_of(x))
 
     @classmethod
     def of_rows(cls, shape: tuple[int, ...], dtype: torch.dtype) -> Self:
@@ -106,7 +106,11 @@ class Layout:
         return self.kind == "tensor" and (self.dtype == torch.uint8 or self.dtype.is_floating_point)
 
     def rows(self, x: Any) -> Tensor:
-        """A batch as memory keeps it, where it is. Refused if it is not of this layout."""
+        """A batch as memory keeps it, where it is. Refused if it is not of this layout. Columns of a DataFrame come in
+        the order of the first."""
+        if self.names and (columns := columns_of(x)) and columns != self.names:
+            _refuse_others(columns, self.names, "columns of the first batch")
+            x = x[list(self.names)]
         kind, tensors = _tensors(x)
         if kind == "dict" and tensors.keys() == {part.name for part in self.parts}:
             tensors = {part.name: tensors[part.name] for part in self.parts}
@@ -218,17 +222,30 @@ def as_one(x: Any, names: tuple[Hashable, ...] = ()) -> Any:
     """
     if _is_numbers(x):
         names = names or tuple(x)
-        missing, unknown = [n for n in names if n not in x], [n for n in x if n not in names]
-        if missing or unknown:
-            lacks = f"lacks {missing[0]!r}" if missing else f"has {unknown[0]!r} too"
-            raise BadInput(
-                f"x must have the keys of the first example, {len(names)}, got one that {lacks}; fill in what is "
-                "missing, leave out what is new"
-            )
+        _refuse_others(x, names, "keys of the first example")
         return torch.tensor([[float(x[name]) for name in names]])
     if isinstance(x, Mapping):
         return {name: _alone(value) for name, value in x.items()}
     return tuple(map(_alone, x)) if isinstance(x, tuple) else _alone(x)
+
+
+def columns_of(x: Any) -> tuple[Hashable, ...]:
+    """The names of a DataFrame's columns, where all are text and no two are equal."""
+    names = getattr(x, "columns", ()) if hasattr(x, "to_numpy") else ()
+    names = tuple(str(name) for name in names if isinstance(name, str))
+    return names if 0 < len(set(names)) == len(getattr(x, "columns", ())) else ()
+
+
+def _refuse_others(given: Iterable[Hashable], names: tuple[Hashable, ...], what: str) -> None:
+    """An error unless these are the names, in any order."""
+    given = list(given)
+    missing, unknown = [n for n in names if n not in given], [n for n in given if n not in names]
+    if missing or unknown:
+        lacks = f"lacks {missing[0]!r}" if missing else f"has {unknown[0]!r} too"
+        raise BadInput(
+            f"x must have the {what}, {len(names)}, got one that {lacks}; fill in what is missing, leave out what is "
+            "new"
+        )
 
 
 def _is_numbers(x: Any) -> bool:

@@ -83,6 +83,8 @@ def plain_labels(labels: Any, name: str = "y") -> list[Hashable]:
     """Labels as Python's own values: tensors and arrays of one dimension, lists, tuples, anything iterable."""
     if isinstance(labels, str | bytes):
         raise BadInput(f"{name} must be a sequence of labels, got the text {labels!r}; a single label is [{labels!r}]")
+    if hasattr(labels, "columns") and hasattr(labels, "to_numpy"):  # a DataFrame, which gives the names of its columns
+        labels = labels.to_numpy()
     if isinstance(labels, Tensor | np.ndarray):
         if labels.ndim == 2 and labels.shape[1] == 1:  # a column of labels
             labels = labels[:, 0]

@@ -19,6 +19,7 @@ from gcr.files import under
 from gcr.learner.checks import network_state
 from gcr.learner.class_weights import ClassWeights
 from gcr.learner.core import Core
+from gcr.learner.engine import Engine
 from gcr.learner.head import cut_or_grow
 from gcr.learner.inputs import Layout
 from gcr.learner.labels import from_json, to_json
@@ -28,7 +29,13 @@ from gcr.memory.buffer_state import check_held
 from gcr.methods import METHODS, Extras
 from gcr.models.network import is_extra
 from gcr.settings import LARGEST, MISFITS, BadInput, Misfit, brief_of, from_mapping, to_mapping
-from gcr.training.optimizer import AnyOptimizer, held_parameters, optimizer_tensors, restore_optimizer
+from gcr.training.optimizer import (
+    AnyOptimizer,
+    held_parameters,
+    new_parameters,
+    optimizer_tensors,
+    restore_optimizer,
+)
 from gcr.training.sgd import Sgd
 
 L = TypeVar("L", bound=Core)
@@ -56,7 +63,7 @@ def state(learner: Core) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "method": to_mapping(learner.method, named=True) | {"own": type(learner.method) not in METHODS},
         "memory": None if learner.policy is None else learner.policy.to_json(),
         "optimizer": _optimizer_about(engine.state.optimizer, learner.net, engine.own_values)
-        | {"made": engine.made_optimizer},
+        | {"made": engine.made_optimizer, "left": _left_out(engine, learner.net)},
         "layout": asdict(learner.layout) | {"names": [to_json(name) for name in learner.layout.names]},
         "augment": _augment_about(learner.augment),
         "frozen": learner.frozen,
@@ -127,6 +134,7 @@ def from_state(
     assert engine is not None
     if "optimizer" not in given:
         engine.made_optimizer = about["optimizer"].get("made", True) is True  # earlier versions did not say
+        _note_unfrozen(engine, about["optimizer"].get("left"), net)
     learner.fits = about["fits"]
     learner.unfinished = about.get("unfinished", False)  # earlier versions did not say
     with torch.no_grad():
@@ -244,6 +252,25 @@ def _optimizer_about(optimizer: AnyOptimizer, net: nn.Module, own_values: list[d
         "groups": groups if plain else [],
         "parameters": [names[parameter] for parameter in held_parameters(optimizer)],
     }
+
+
+def _left_out(engine: Engine, net: nn.Module) -> list[str]:
+    """Names of layers that wanted a gradient and that the optimizer does not hold: whoever made it left them out."""
+    names = {parameter: name for name, parameter in net.named_parameters()}
+    learned = [layer for layer, (learns, _) in zip(engine.layers, engine.noted, strict=True) if learns]
+    return [names[layer] for layer in new_parameters(engine.state.optimizer, learned) if layer in names]
+
+
+def _note_unfrozen(engine: Engine, left: Any, net: nn.Module) -> None:
+    """Layers that were frozen when the learner was saved, and are not so in ``net``, learn from now on."""
+    if not isinstance(left, list):
+        return  # earlier versions did not say
+    names = {parameter: name for name, parameter in net.named_parameters()}
+    new = {p for p in new_parameters(engine.state.optimizer, engine.layers) if names.get(p) not in left}
+    engine.noted = [
+        (learns and layer not in new, stride)
+        for layer, (learns, stride) in zip(engine.layers, engine.noted, strict=True)
+    ]
 
 
 def _by_own_number(

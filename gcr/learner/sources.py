@@ -96,7 +96,7 @@ def make_source(learner: Core, x: Any, y: Any, batch: int, image: Any, label: st
         learner.refuse_alone(min(batch, len(y)))
         rows, labels = learner.take_all(x, y)
         return Arrays(rows, labels, batch, learner.device, learner.seed, learner.fits)
-    if isinstance(x, Tensor | np.ndarray | str):
+    if isinstance(x, Tensor | np.ndarray | str) or hasattr(x, "to_numpy"):
         raise BadInput("y must be given with x; x alone must be a Dataset, a DataLoader or a Hugging Face dataset")
     if isinstance(x, DataLoader | IterableDataset):
         loader = DataLoader(x, batch) if isinstance(x, IterableDataset) else x
@@ -125,7 +125,7 @@ def batches_of(name: str, data: Any, image: Any, label: str | None) -> Iterator[
 
 
 def _has_numbers(data: Any) -> bool:
-    by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "to_numpy")
     return by_number and not isinstance(data, Tensor | Mapping | IterableDataset)
 
 

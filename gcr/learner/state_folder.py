@@ -72,7 +72,7 @@ class StateFolder:
             number = there[0] + 1 if there else 1
             part = self.path / f".version-{number:04d}.{os.getpid()}.part"
             try:
-                self._sweep()
+                self.sweep()
                 part.mkdir()
                 _write_version(part, number, about, tensors)
                 part.rename(self._folder(number))
@@ -220,7 +220,7 @@ class StateFolder:
         sync_folder(self.path)
         shutil.rmtree(aside, ignore_errors=True)
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """What processes left that were killed; only called with the lock, so none of them is alive."""
         for left in self.path.glob(".version-*.part"):
             shutil.rmtree(left, ignore_errors=True)

@@ -110,6 +110,11 @@ def test_predictions_of_rows(gcr, state):
     assert (code, out) == (0, Path("deep/predictions.csv").read_text())
 
 
+def test_rows_are_counted_where_names_of_files_have_several_lines(gcr, state):
+    Path("ask\nme.csv").write_text("x,y\n0,0\n0,1\n")
+    assert "predictions.csv, 2 rows" in gcr("predict", "state", "ask\nme.csv", "--out", "predictions.csv")[1]
+
+
 class Frame:
     """What counts of a DataFrame: ``len`` is that of its rows, ``in`` asks for a column."""
 
@@ -587,6 +592,20 @@ def test_forgotten_rows_are_in_no_version(gcr, state):
     assert gcr("forget", "state", "some.csv")[1].startswith("state remembers none of these 10 examples")
     write_rows(Path("second.csv"), ["cow"], seed=1)
     assert gcr("update", "state", "second.csv", "--epochs", "4")[0] == 0
+
+
+@pytest.mark.parametrize("row", [1, -1], ids=["remembered", "of no version"])
+def test_the_page_goes_with_what_is_forgotten(gcr, state, row):
+    """It shows memory as it was; and what it shows may have left all versions since."""
+    assert gcr("inspect", "state")[0] == 0
+    shutil.copytree(state / "version-0001", state / ".version-0002.1.part")  # of an update that was killed
+    header, *_ = rows = [*Path("first.csv").read_text().splitlines(), "ant,99,99"]
+    Path("some.csv").write_text(f"{header}\n{rows[row]}\n")
+    code, _, said = gcr("forget", "state", "some.csv")
+    assert code == 0
+    assert "removed state/inspect.html" in said
+    assert [entry.name for entry in state.iterdir()] == [f"version-{StateFolder(state).versions()[0]:04d}"]
+    assert gcr("forget", "state", "some.csv")[2] == ""
 
 
 def test_a_class_of_which_nothing_is_left_is_named(gcr, state):

@@ -126,8 +126,11 @@ def test_labels_keep_their_type(blobs):
         assert (predicted == y).mean() > 0.95
     classifier = small().partial_fit(x, numbers, classes=[0.0, 1.0, 2.0, 3.0]).partial_fit(x, numbers.astype(float))
     assert classifier.classes_.tolist() == [0, 1, 2, 3]
-    with pytest.raises(BadInput, match="labels must be of one type"):
-        classifier.partial_fit(x, names)
+    for others in (names, names.astype(object)):
+        with pytest.raises(BadInput, match=r"labels must be of one type, got 0\.0 and 'ant'"):
+            classifier.partial_fit(x, others)
+        with pytest.raises(BadInput, match="labels must be of one type, got 1 and 'dog'"):
+            small().partial_fit(x, others, classes=[1, 2])
     assert classifier.classes_.tolist() == [0, 1, 2, 3]
     assert len(classifier.learner_.classes) == 4
 

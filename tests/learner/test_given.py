@@ -251,6 +251,54 @@ def test_a_column_of_labels():
         labels.checked(torch.eye(2), 2)
 
 
+class Frame:
+    """What counts of a DataFrame: it iterates over names, and is an array without them."""
+
+    def __init__(self, values, columns):
+        self.values, self.columns = np.asarray(values), list(columns)
+
+    def __len__(self):
+        return len(self.values)
+
+    def __iter__(self):
+        return iter(self.columns)
+
+    def __getitem__(self, names):
+        return Frame(self.values[:, [self.columns.index(name) for name in names]], names)
+
+    def to_numpy(self, dtype=None, copy=None):
+        return self.values.astype(dtype or self.values.dtype)
+
+    __array__ = to_numpy
+
+
+def test_columns_of_a_data_frame_go_by_name(tmp_path):
+    frame, turned = Frame(X, "abcdefgh"), Frame(X.flip(1), "hgfedcba")
+    learner = gcr.Learner(mlp(), memory=20).fit(frame, Frame(np.array(Y)[:, None], ["label"]), epochs=2)
+    learner.save(tmp_path)
+    for one in (learner, gcr.Learner.load(tmp_path, mlp())):
+        assert np.array_equal(one.predict_proba(turned), one.predict_proba(X))
+        named = dict(zip(turned.columns, turned.values[3].tolist(), strict=True))
+        assert one.predict_proba_one(named) == one.predict_proba_one(X[3])
+        with pytest.raises(BadInput, match="columns of the first batch, 8, got one that lacks 'a'"):
+            one.predict(Frame(X, "zbcdefgh"))
+    learner.observe(turned, Y)
+    assert set(map(tuple, learner.memory.examples.tolist())) <= set(map(tuple, X.tolist()))
+    for columns in (range(8), "aaaaaaaa"):  # no names
+        plain = gcr.Learner(mlp(), memory=20).fit(Frame(X, columns), Y, epochs=1)
+        assert plain.layout.names == ()
+
+
+def test_a_data_frame_alone_has_no_labels():
+    frame = Frame(X, "abcdefgh")
+    with pytest.raises(BadInput, match="y must be given with x"):
+        gcr.Learner(mlp(), memory=20).fit(frame)
+    with pytest.raises(BadInput, match="got str"):
+        gcr.Learner(mlp(), memory=20).fit(frame, Y, epochs=1).score(frame)
+    with pytest.raises(BadInput, match="one dimension, got shape"):
+        gcr.Learner(mlp(), memory=20).fit(frame, Frame(X, "abcdefgh"))
+
+
 def test_labels_of_another_type_are_refused_in_score():
     learner = gcr.Learner(mlp(), memory=5).fit(X, [0, 1] * 40, epochs=1)
     with pytest.raises(BadInput, match="labels must be of one type, int as the first, got '0'"):

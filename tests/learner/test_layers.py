@@ -52,6 +52,23 @@ def test_a_layer_unfrozen_between_fits_learns(method, tmp_path):
 
 
 @by_name
+@pytest.mark.parametrize("whole", [True, False], ids=["all that learn", "the head alone"])
+def test_a_layer_unfrozen_in_the_network_that_is_loaded_learns(method, whole, tmp_path):
+    """As one that is unfrozen after loading does; not so what the optimizer's maker left out."""
+    own = net(frozen=(0,))
+    make = (lambda p: torch.optim.AdamW(p)) if whole else (lambda p: torch.optim.AdamW(list(p)[-2:]))
+    Learner(own, memory=12, method=method, optimizer=make).fit(X, Y, epochs=2).save(tmp_path)
+    before, after = net(frozen=()), net(frozen=(0,))
+    learners = [Learner.load(tmp_path, one) for one in (before, after)]
+    after[0].requires_grad_(True)
+    for learner in learners:
+        learner.fit(*blobs([B, C], n=40), epochs=1)
+    assert not torch.equal(before[0].weight, own[0].weight)
+    assert torch.equal(before[1].weight, own[1].weight) != whole
+    torch.testing.assert_close(learners[0].logits(X), learners[1].logits(X), rtol=0, atol=0)
+
+
+@by_name
 def test_a_layer_unfrozen_when_a_class_is_new_learns(method):
     own = net(frozen=(0,))
     learner = Learner(own, memory=12, method=method).fit(X, Y, epochs=1)
