@@ -2,10 +2,13 @@
 
 import json
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import made_data as made
 import pytest
+from conftest import HANG_SECONDS
 
 from gcr.cli.main import run_cli
 from gcr.data import find
@@ -26,8 +29,21 @@ def gcr(cache, tmp_path, monkeypatch, capsys):
     return call
 
 
+@pytest.fixture
+def gcr_alone(cache, tmp_path):
+    """As a user calls it: in a process of its own, which also shows what is logged."""
+
+    def call(*arguments):
+        command = [sys.executable, "-m", "gcr", *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS)
+        return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    return call
+
+
 @pytest.mark.slow
-def test_own_pictures_from_import_to_a_run(gcr, cache, tmp_path):
+def test_own_pictures_from_import_to_a_run(gcr_alone, cache, tmp_path):
+    gcr = gcr_alone
     made.write_folder(tmp_path / "photos", made.pictures(parts=("",), n=10))
     done = gcr("data", "import", "birds", "photos", "--size", "8")
     assert done.code == 0, done.err
