@@ -1,7 +1,7 @@
 """Tables and figures of README and docs from the raw seeds under ``results/``.
 
     python benchmarks/evidence.py            write tables between their markers, and docs/*.svg
-    python benchmarks/evidence.py --check    write nothing; exit with 1 if a table differs from its page
+    python benchmarks/evidence.py --check    write nothing; exit with 1 if a table or figure differs from its page
     python benchmarks/evidence.py --show steps roofline    print these tables, write nothing
 
 A marker is ``<!-- table: NAME -->``; its table ends at ``<!-- end -->``.
@@ -10,8 +10,12 @@ A marker is ``<!-- table: NAME -->``; its table ends at ``<!-- end -->``.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
+from itertools import zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from evidence_runs import ROOT
 from evidence_tables import TABLES
@@ -24,6 +28,18 @@ def insert(page: str, name: str, table: str) -> str:
     if count != 1:
         raise SystemExit(f"the page must have one marker <!-- table: {name} -->, found {count}")
     return found
+
+
+def alike(one: str, other: str, tolerance: float = 0.05) -> bool:
+    """Whether two drawings say the same: equal words, and numbers within ``tolerance``, as machines round. Names of
+    shapes hang on the last digit."""
+    without_names = (re.sub(r"\b[mp][0-9a-f]{9,10}\b", "", text) for text in (one, other))
+    parts = (re.split(r"(-?\d+\.\d+)", text) for text in without_names)
+    return all(
+        mine == theirs
+        or (index % 2 and mine and theirs and math.isclose(float(mine), float(theirs), abs_tol=tolerance))
+        for index, (mine, theirs) in enumerate(zip_longest(*parts))
+    )
 
 
 def main() -> None:
@@ -44,12 +60,19 @@ def main() -> None:
             stale.append(f"{path}: table {name}")
             if not check:
                 (ROOT / path).write_text(made)
+    import evidence_plots
+
+    with TemporaryDirectory() as folder:
+        evidence_plots.draw(Path(folder))
+        for drawn in sorted(Path(folder).iterdir()):
+            figure = ROOT / "docs" / drawn.name
+            if not figure.exists() or not alike(drawn.read_text(), figure.read_text()):
+                stale.append(f"docs/{drawn.name}")
+                if not check:
+                    figure.write_text(drawn.read_text())
     print("\n".join(f"{'differs from results/' if check else 'written'}: {line}" for line in stale))
     if check:
         sys.exit(bool(stale))
-    import evidence_plots
-
-    evidence_plots.draw(ROOT / "docs")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ from evidence_runs import (
     Group,
     cells,
     difference,
+    first_seeds,
     lines_of,
     markdown,
     marked,
     places,
     read,
-    variants_base,
 )
 
 from gcr.analysis.load import read_runs
@@ -198,7 +198,7 @@ def causes() -> str:
 def pairing() -> str:
     """Correlation over equal seeds, S-CIFAR online, and one difference by both tests."""
     own = [c for c in cells("accuracy") if c.regime == "online"]
-    gcr = variants_base("online", "seq-cifar10", 500)
+    gcr = first_seeds("online", "seq-cifar10", 500)
     methods = [
         (a.group, b.group)
         for a, b in combinations(own, 2)
@@ -275,7 +275,7 @@ def as_mammoth() -> str:
 def options() -> str:
     """Options of memory and methods, minus the same runs without them."""
     cifar, digits = read("online-variants"), read("digits-variants")
-    gcr = variants_base("online", "seq-cifar10", 500)
+    gcr = places()["online", "seq-cifar10", 500, "gcr"].group
     cases = [
         ("GCR, `kept_weights=relative`", "S-CIFAR-10 online", cifar["seq-cifar10-online-gcr-k500-relative"], gcr),
         ("GCR, `replace=3`", "S-CIFAR-10 online", cifar["seq-cifar10-online-gcr-k500-replace3"], gcr),
@@ -300,7 +300,7 @@ def options() -> str:
 def precision() -> str:
     """Other precisions minus bfloat16 S-CIFAR-10 online, K = 500."""
     groups = read("online-variants")
-    er, gcr = places()["online", "seq-cifar10", 500, "er"].group, variants_base("online", "seq-cifar10", 500)
+    er, gcr = (places()["online", "seq-cifar10", 500, method].group for method in ("er", "gcr"))
     lines = []
     for method, other, base in (("er", "fp32", er), ("gcr", "tf32", gcr)):
         group = groups[f"seq-cifar10-online-{method}-k500-{other}"]

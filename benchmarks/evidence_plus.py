@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import measured
-from evidence_runs import DATA, LEVEL, METRICS, NAMES, Group, difference, markdown, places, read, variants_base
+from evidence_runs import DATA, LEVEL, METRICS, NAMES, Group, difference, first_seeds, markdown, places, read
 from gcr_plus_runs import ARMS, PARTS
 
 from gcr import paper
@@ -84,7 +84,7 @@ def comparisons() -> str:
     for scenario, online in CELLS:
         start, regime = _start(scenario, online), "online" if online else "offline"
         gcr, der = (places().get((regime, scenario, 500, method)) for method in ("gcr", "der++"))
-        opponents = {"GCR as published": variants_base(regime, scenario, 500) if gcr else None}  # seeds as announced
+        opponents = {"GCR as published": first_seeds(regime, scenario, 500) if gcr else None}  # seeds as announced
         opponents |= {text: runs.get(f"{start}as-{key}") for key, text in AS_OTHERS.items()}
         er_ace = runs.get(f"{scenario}{'-online' if online else ''}-er-ace-k500")
         opponents |= dict(zip(UNTESTED, (der.group if der else None, er_ace), strict=True))

@@ -12,13 +12,11 @@ from typing import Any
 
 from gcr import paper
 from gcr.analysis.load import metric_of
-from gcr.analysis.statistics import Spread, compare, holm, one_sample_p, spread, welch
+from gcr.analysis.statistics import Spread, compare, one_sample_p, significant_after_holm, spread, welch
 from gcr.experiments.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
-MORE_SEEDS = {"online": (), "offline": ("offline-selection",)}  # files with further seeds of the same experiments
 LEVEL = 0.05
-CHOSE_VARIANT = (("seq-cifar10", 500), ("seq-cifar100", 2000))  # GCR offline: its seeds below 5 chose its variant
 AT_TASK_ENDS = ("gem", "icarl")  # evaluated there alone, online: their forgetting and any-time accuracy do not compare
 NAMES = {
     "finetune": "finetune", "er": "ER", "gem": "GEM", "a-gem": "A-GEM", "gss": "GSS", "icarl": "iCaRL", "mir": "MIR",
@@ -38,6 +36,7 @@ class Group:
 
     experiment: dict[str, Any]
     results: dict[int, dict[str, Any]]  # by seed
+    chose: bool = False  # a setting was chosen on these seeds, so nothing is tested with them
 
     def by_seed(self, metric: str) -> dict[int, float]:
         """Class-IL."""
@@ -51,7 +50,7 @@ class Group:
 
     @property
     def gpu_stream(self) -> bool:
-        """S-CIFAR online. Equal seeds of two methods are not correlated there, but in any-time accuracy."""
+        """S-CIFAR online: equal seeds of two methods are hardly correlated there."""
         stream = self.experiment.get("stream", {})
         online = stream.get("online", stream.get("setting") == "online")
         return bool(online) and self.experiment["scenario"].startswith("seq-cifar")
@@ -65,6 +64,14 @@ class Group:
         """The largest that a seed held."""
         return max(int(result["memory_bytes"]) for result in self.results.values())
 
+    @property
+    def seeds(self) -> str:
+        """How many there are, and of how many sources where it is not one that is known."""
+        of = [result.get("source") for result in self.results.values()]
+        named, unnamed = len({*of} - {None}), of.count(None)
+        said = (f"{unnamed} unnamed" if named else "unnamed") if unnamed else f"{named} sources" if named > 1 else ""
+        return f"{len(of)} ({said})" if said else str(len(of))
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -76,7 +83,7 @@ class Cell:
     group: Group
     metric: str
     paper: float
-    chose: Group | None = None  # seeds that chose a setting of it: the cell itself only until there are others
+    chose: Group | None = None  # seeds that chose a setting of it; the cell itself until there are others
 
     @property
     def place(self) -> tuple[str, str, int, str]:
@@ -95,8 +102,8 @@ class Cell:
 
     @property
     def comparable(self) -> bool:
-        at_task_ends = self.metric == "forgetting" and self.regime == "online" and self.method in AT_TASK_ENDS
-        return not at_task_ends and self.group is not self.chose
+        at_task_ends = self.metric.startswith("forgetting") and self.regime == "online" and self.method in AT_TASK_ENDS
+        return not at_task_ends and not self.group.chose
 
 
 @cache
@@ -104,7 +111,9 @@ def read(name: str) -> dict[str, Group]:
     """The groups of a packed file, by their path."""
     groups: dict[str, Group] = {}
     for row in lines_of(name):
-        group = groups.setdefault(row["path"].rsplit("/", 1)[0], Group(row["experiment"], {}))
+        place = row["path"].rsplit("/", 1)[0]
+        chose = place.startswith("seq-cifar") and place.endswith(("-seeds-that-chose", "-logits"))  # of GCR's variant
+        group = groups.setdefault(place, Group(row["experiment"], {}, chose))
         group.results[row["experiment"]["seed"]] = row["result"]
     return groups
 
@@ -116,16 +125,12 @@ def lines_of(name: str) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-@cache
-def merged(names: tuple[str, ...]) -> list[Group]:
-    """The groups of the first file, with further seeds of the same experiments from the others."""
-    first, *others = (read(name) for name in names)
-    alike = {_key(group): Group(group.experiment, dict(group.results)) for group in first.values()}
-    for other in others:
-        for group in other.values():
-            if (same := alike.get(_key(group))) is not None:
-                same.results.update(group.results)
-    return list(alike.values())
+def fresh(group: Group) -> Group:
+    """Other seeds of an experiment whose own chose a setting of it; its own until there are any."""
+    for other in read("offline-selection").values() if group.chose else ():
+        if _key(other) == _key(group):
+            return other
+    return group
 
 
 def _key(group: Group) -> Experiment:
@@ -138,16 +143,12 @@ def cells(metric: str) -> list[Cell]:
     """All cells of the paper that were repeated, online first."""
     found = []
     for regime in ("online", "offline"):
-        for group in merged((regime, *MORE_SEEDS[regime])):
+        for ours in read(regime).values():
+            group, chose = fresh(ours), ours if ours.chose else None
             method = group.experiment["method"]["name"]
             reservoir = method == "gcr" and group.experiment["memory"]["selector"]["name"] == "reservoir"
             method = "gcr + reservoir" if reservoir else method
             table = "ablation" if reservoir else f"{regime}-{metric}"
-            chose = None
-            if (regime, method) == ("offline", "gcr") and (group.experiment["scenario"], group.buffer) in CHOSE_VARIANT:
-                chose = Group(group.experiment, {seed: of for seed, of in group.results.items() if seed < 5})
-                fresh = Group(group.experiment, {seed: of for seed, of in group.results.items() if seed >= 5})
-                group = fresh if fresh.results else chose
             wanted = {"protocol": "class-il", "scenario": group.experiment["scenario"], "metric": metric}
             for cell in paper.find(table, method=method, buffer=group.buffer, **wanted):
                 if cell.mean is not None:
@@ -162,14 +163,12 @@ def places() -> dict[tuple[str, str, int, str], Cell]:
     return {cell.place: cell for cell in cells("accuracy")}
 
 
-def variants_base(regime: str, scenario: str, buffer: int) -> Group:
-    """GCR with the seeds of its variants, for paired tests. Where they chose a setting of it the paper's cell has fresh
-    ones instead."""
+def first_seeds(regime: str, scenario: str, buffer: int) -> Group:
+    """GCR with seeds from 0 on. Where they chose a setting of it the paper's cell has fresh ones instead."""
+    cell = places()[regime, scenario, buffer, "gcr"]
     if regime == "offline":
-        cell = places()[regime, scenario, buffer, "gcr"]
         return cell.chose or cell.group
-    first_seeds = read("online-variants").get(f"{scenario}-online-gcr-k{buffer}-seeds-that-chose")
-    return first_seeds or places()["online", scenario, buffer, "gcr"].group
+    return read("online-variants").get(f"{scenario}-online-gcr-k{buffer}-seeds-that-chose") or cell.group
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -177,19 +176,23 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def difference(first: Group, second: Group, metric: str, paired: bool = True) -> tuple[float, str]:
-    """p, and first minus second as text: paired over the seeds that both have; by Welch's test if not ``paired``,
-    without common seeds, and where pairing does not help (``gpu_stream``)."""
+Difference = tuple[float | None, str]  # p, None where nothing is tested; the text
+
+
+def difference(first: Group, second: Group, metric: str) -> Difference:
+    """First minus second: paired over the seeds that both have; by Welch's test without common seeds and where they
+    are hardly correlated (``gpu_stream``)."""
     ours, theirs = first.by_seed(metric), second.by_seed(metric)
-    paired &= bool(ours.keys() & theirs.keys()) and (metric == "anytime" or not first.gpu_stream)
+    paired = bool(ours.keys() & theirs.keys()) and not first.gpu_stream
     found = (compare if paired else welch)(ours, theirs)
     assert found.difference is not None
-    assert found.p is not None
-    return found.p, f"{found.difference:+.2f} ± {found.sem:.2f}".replace("-0.00", "+0.00")
+    tested = not (first.chose or second.chose)
+    return found.p if tested else None, f"{found.difference:+.2f} ± {found.sem:.2f}".replace("-0.00", "+0.00")
 
 
-def marked(differences: Sequence[Sequence[tuple[float, str] | None]]) -> list[list[str]]:
+def marked(differences: Sequence[Sequence[Difference | None]]) -> list[list[str]]:
     """Texts of a table of differences; * where p < 0.05 after Holm's correction over the whole table."""
-    tests = [one for row in differences for one in row if one is not None]
-    corrected = iter(holm([p for p, _ in tests]))
-    return [["–" if one is None else one[1] + "*" * (next(corrected) < LEVEL) for one in row] for row in differences]
+    apart = iter(significant_after_holm([one and one[0] for row in differences for one in row], LEVEL))
+    return [
+        ["–" if one is None else one[1] + "*" * of for one, of in zip(row, apart, strict=False)] for row in differences
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import evidence_library as library
@@ -17,22 +18,24 @@ from evidence_runs import (
     METRICS,
     NAMES,
     Cell,
+    Difference,
     Group,
     cells,
     difference,
+    first_seeds,
     markdown,
     marked,
     places,
     read,
-    variants_base,
 )
 
 from gcr.analysis.statistics import significant_after_holm, verdict
 
 
-def judged(metric: str) -> list[tuple[Cell, str]]:
-    """Cells with their verdicts; * where Holm's correction over all cells keeps the difference."""
-    found = cells(metric)
+def judged(metric: str, formula: str = "") -> list[tuple[Cell, str]]:
+    """Cells with their verdicts; * where Holm's correction over all cells keeps the difference. ``formula``: another
+    one of our values."""
+    found = [replace(cell, metric=formula or metric) for cell in cells(metric)]
     apart = significant_after_holm([cell.p if cell.comparable else None for cell in found], LEVEL)
     words = [verdict(cell.ours, cell.paper) + "*" * of for cell, of in zip(found, apart, strict=True)]
     return [(cell, label if cell.comparable else "–") for cell, label in zip(found, words, strict=True)]
@@ -41,29 +44,32 @@ def judged(metric: str) -> list[tuple[Cell, str]]:
 def counts() -> str:
     """How many cells agree with the paper's."""
     rows = []
-    for metric in ("accuracy", "forgetting"):
+    cases = (("accuracy", ""), ("forgetting", ""), ("forgetting", "forgetting_with_last"))
+    for metric, formula in cases:
         for regime in ("online", "offline"):
-            labels = [label for cell, label in judged(metric) if cell.regime == regime and cell.comparable]
+            found_here = judged(metric, formula)
+            labels = [label for cell, label in found_here if cell.regime == regime and cell.comparable]
             found = Counter(label.strip("*") for label in labels)
             stars = Counter(label for label in labels if "*" in label)
             sides = [f"{found[side]} ({stars[side + '*']})" for side in ("above", "below")]
             numbers = [str(len(labels)), str(found["inside"]), *sides, str(found["undecided"])]
-            rows.append([f"{metric}, {regime}", *numbers])
+            last = ", last counted" if formula else ""
+            rows.append([f"{metric}{last}, {regime}", *numbers])
     return markdown(["", "cells", "inside", "above (starred)", "below (starred)", "undecided"], rows)
 
 
 def others(regime: str, metric: str, theirs: Mapping[int, tuple[int, ...]] | None = None) -> str:
-    """GCR minus every other method: online by Welch's test, offline in pairs where seeds are common. ``theirs``: the
-    others' sizes of K for each of GCR's; without it they are equal."""
+    """GCR minus every other method. ``theirs``: the others' sizes of K for each of GCR's; without it they are equal."""
     groups = {(c.scenario, c.group.buffer, c.method): c.group for c in cells("accuracy") if c.regime == regime}
     wanted = list(dict.fromkeys((scenario, buffer) for scenario, buffer, _ in groups))
     file = "online-variants" if regime == "online" else "offline-selection"  # with sizes that the paper has not got
     more = [group for name, group in read(file).items() if name.endswith(("-k1000", "-k4000"))]
     groups |= {(of.experiment["scenario"], of.buffer, of.experiment["method"]["name"]): of for of in more}
     left_out = ("gcr", "gcr + reservoir", *(AT_TASK_ENDS if metric == "anytime" else ()))
-    methods = [name for name in NAMES if name not in left_out and any(method == name for _, _, method in groups)]
     starts, differences = [], []
     pairs = [(*place, its) for place in wanted for its in ((place[1],) if theirs is None else theirs.get(place[1], ()))]
+    run = {method for scenario, _, its in pairs for data, buffer, method in groups if (data, buffer) == (scenario, its)}
+    methods = [name for name in NAMES if name in run and name not in left_out]
     for scenario, buffer, its in pairs:
         if (scenario, its, "der++") not in groups:
             continue
@@ -72,8 +78,7 @@ def others(regime: str, metric: str, theirs: Mapping[int, tuple[int, ...]] | Non
         sizes = f"{buffer:,}" if its == buffer else f"{buffer:,}, others {its:,}"
         held = [f"{of.memory_bytes:,}" for of in (gcr, groups[scenario, its, "der++"])]
         starts.append([DATA[scenario], sizes, *held, str(gcr.mean(metric))])
-        paired = regime == "offline"
-        differences.append([None if of is None else difference(gcr, of, metric, paired) for of in rivals])
+        differences.append([None if of is None else difference(gcr, of, metric) for of in rivals])
     minus = [f"minus {NAMES[method]}" for method in methods]
     head = ["data", "K", "bytes, GCR", "DER++", f"GCR, {METRICS[metric]}", *minus]
     return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
@@ -84,7 +89,7 @@ def coverage() -> str:
                 for cell, label in judged(metric)}  # fmt: skip
     rows = []
     for cell in cells("accuracy"):
-        row = [f"{DATA[cell.scenario]} {cell.regime}", NAMES[cell.method], f"{cell.group.buffer:,}", str(cell.ours.n)]
+        row = [f"{DATA[cell.scenario]} {cell.regime}", NAMES[cell.method], f"{cell.group.buffer:,}", cell.group.seeds]
         for metric in ("accuracy", "forgetting"):
             of, label = verdicts.get((metric, cell.place), (None, ""))
             row += [str(of.ours), f"{of.paper:.2f}", label] if of else [str(cell.group.mean(metric)), "–", "–"]
@@ -113,14 +118,14 @@ def selection() -> str:
     kinds = ("default", "weights-unit", "rows-random", "class-balanced")
     cases: dict[str, list[Group | None]] = {
         f"{DATA[scenario]}, K = {buffer:,}, online": [
-            variants_base("online", scenario, buffer),
+            places()["online", scenario, buffer, "gcr"].group,
             *(online.get(f"{scenario}-online-gcr-k{buffer}-{what}") for what in ROWS),
         ]
         for scenario, buffer, _ in ONLINE
         if any(f"{scenario}-online-gcr-k{buffer}-{what}" in online for what in ROWS)
     } | {
         "S-CIFAR-10, K = 500, offline": [
-            variants_base("offline", "seq-cifar10", 500),
+            first_seeds("offline", "seq-cifar10", 500),
             None,
             None,
             offline["seq-cifar10-gcr-k500-class-balanced"],
@@ -146,12 +151,10 @@ def selection() -> str:
     starts, differences = [], []
     for data, (base, *arms) in cases.items():
         assert base is not None
-        common = [len(base.results.keys() & arm.results.keys()) if arm else 0 for arm in arms]
-        others = [arm if n >= 3 else None for n, arm in zip(common, arms, strict=True)]
-        seeds = "/".join(str(n) if n >= 3 else "–" for n in (len(base.results), *common))
+        seeds = "/".join("–" if of is None else str(len(of.results)) for of in (base, *arms))
         for metric in ("anytime", "accuracy") if data.endswith("online") else ("accuracy", "anytime"):
             starts.append([data, seeds, METRICS[metric], str(base.mean(metric))])
-            differences.append([None if group is None else difference(group, base, metric) for group in others])
+            differences.append([None if group is None else difference(group, base, metric) for group in arms])
     return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
 
 
@@ -165,12 +168,12 @@ POINTS = (  # setting, the paper's text, the released code
 def points() -> str:
     """What each point is worth: the released code's choice minus the paper's, all other points at the default."""
     digits, cifar = read("digits-open-points"), read("online-variants")
-    base = variants_base("online", "seq-cifar10", 500)
+    base = places()["online", "seq-cifar10", 500, "gcr"].group
     measured = {name: cifar[f"seq-cifar10-online-gcr-k500-{kind}"] for name, kind in
                 (("normalise", "normalise-size"), ("contrast", "logits"))}  # fmt: skip
-    differences: list[list[tuple[float, str] | None]] = []
+    differences: list[list[Difference | None]] = []
     for name, text, code in POINTS:
-        real: tuple[float, str] | None
+        real: Difference | None
         offline = difference(digits["offline-default"], digits[f"offline-{name}-{text}"], "accuracy")
         if name == "normalise":  # whose default online is the released code's
             online = difference(digits["online-default"], digits["online-normalise-size"], "anytime")
@@ -241,10 +244,10 @@ def variants() -> str:
     others = {"paper, `normalise=weights`": offline["seq-cifar10-gcr-k500-text-features"]}
     cases.append(("S-CIFAR-10 offline, K = 500", ("offline", "seq-cifar10", 500), others))
     lines: list[list[str]] = []
-    tests: list[list[tuple[float, str] | None]] = []
+    tests: list[list[Difference | None]] = []
     for label, place, others in cases:
         cell, online_cell = places()[*place, "gcr"], place[0] == "online"
-        base, paper = variants_base(*place), f"{cell.paper:.2f}"
+        base, paper = cell.group if online_cell else first_seeds(*place), f"{cell.paper:.2f}"
         default = "default" if online_cell else "default (released)"
         lines.append([label, default, str(len(base.results)), str(base.mean("accuracy")), paper])
         tests.append([None, None])
@@ -260,6 +263,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "counts": ("docs/evidence.md", counts),
     "online": ("docs/online.md", partial(others, "online", "anytime")),
     "online-bytes": ("docs/online.md", partial(others, "online", "anytime", theirs={200: (500,), 500: (1000,)})),
+    "online-bytes-final": ("docs/online.md", partial(others, "online", "accuracy", theirs={500: (1000,)})),
     "online-final": ("docs/online.md", partial(others, "online", "accuracy")),
     "offline": (
         "docs/evidence.md",

@@ -141,7 +141,7 @@ def table(results: dict[str, Any]) -> str:
             megabytes = rows[0]["bytes"] / 1e6
             line = [data, LABELS.get(name, name), f"{kept.get(name, about['keep']):,}", str(accuracy), str(lost)]
             lines.append([*line, f"{seconds.mean:.1f}", f"{megabytes:.2f}"])
-    return markdown(["data", "learner", "examples kept", "accuracy", "forgetting", "CPU s", "MB"], lines)
+    return markdown(["data", "learner", "examples kept", "accuracy", "forgetting", "CPU s", "MB of examples"], lines)
 
 
 def cost() -> str:

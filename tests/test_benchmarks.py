@@ -15,6 +15,18 @@ from conftest import ROOT
 pytest.importorskip("scipy")
 
 
+# --- evidence.py
+
+
+def test_a_figure_differs_by_its_words_and_numbers_not_by_their_last_digits():
+    from evidence import alike
+
+    drawn = '<path id="m0123456789" d="M 12.004 -3.5"/>K = 500 (n = 15)<use href="#m0123456789"/>'
+    assert alike(drawn, drawn.replace("12.004", "12.003").replace("m0123456789", "m9876543210"))
+    for old, new in (("12.004", "12.204"), ("n = 15", "n = 14"), ("-3.5", "3.5"), ('"/>K', ' 1.5"/>K'), ("#", "")):
+        assert not alike(drawn, drawn.replace(old, new)), (old, new)
+
+
 # --- measured.py
 
 

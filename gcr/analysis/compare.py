@@ -1,7 +1,8 @@
 """What ``gcr compare`` shows: an experiment next to others, metric by metric.
 
-Paired on the seeds that both have; without a common seed, or where asked, by Welch's test over all seeds of each.
-Holm's correction is over all lines of all pairs.
+Paired on the seeds that both have. By Welch's test over all seeds of each without a common seed, where asked, and
+online on a GPU: equal seeds are hardly correlated there (docs/appendix.md). Holm's correction is over all lines of all
+pairs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gcr.settings import BadInput
 
 COLUMNS = ["", "first", "second", "first - second", "seeds", "p", "p (Holm)", "effect"]
 AT_THE_END = ("accuracy",)  # metrics of the last evaluation alone, which all methods have at the same moment
+SHOWN = ("accuracy", "forgetting", "anytime", "learning")  # unless asked for others
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Pair:
     def paired(self) -> bool:
         return self.lines[0].paired
 
+    @property
+    def common(self) -> int:
+        """Seeds that both have."""
+        return len(set(self.first.seeds) & set(self.second.seeds))
+
 
 def one_group(path: Path, runs: Runs) -> Group:
     if len(runs.groups) > 1:
@@ -56,12 +63,16 @@ def one_group(path: Path, runs: Runs) -> Group:
     return runs.groups[0]
 
 
-def pairs(first: Group, others: Sequence[Group], metrics: Sequence[str], unpaired: bool = False) -> list[Pair]:
-    """The first experiment with each of the others."""
+def pairs(
+    first: Group, others: Sequence[Group], metrics: Sequence[str] | None = None, paired: bool | None = None
+) -> list[Pair]:
+    """The first experiment with each of the others. ``paired``: what the test is, where both are possible."""
+    if metrics is None:  # final accuracy online hangs on the last stream
+        metrics = sorted(SHOWN, key=lambda name: name != "anytime") if first.experiment.stream.online else SHOWN
     names = shortest_distinct([second.folder.parts for second in others])
     return corrected(
         [
-            Pair(first, second, name, _lines(first, second, metrics, unpaired))
+            Pair(first, second, name, _lines(first, second, metrics, paired))
             for second, name in zip(others, names, strict=True)
         ]
     )
@@ -73,8 +84,10 @@ def corrected(family: Sequence[Pair]) -> list[Pair]:
     return [replace(pair, lines=[replace(line, p_holm=next(values)) for line in pair.lines]) for pair in family]
 
 
-def _lines(first: Group, second: Group, metrics: Sequence[str], unpaired: bool) -> list[Line]:
-    paired = not unpaired and bool(set(first.seeds) & set(second.seeds))
+def _lines(first: Group, second: Group, metrics: Sequence[str], paired: bool | None) -> list[Line]:
+    if paired is None:
+        paired = not _hardly_correlated(first, second)
+    paired = paired and bool(set(first.seeds) & set(second.seeds))
     made = []
     for protocol, metric in ((protocol, metric) for protocol in PROTOCOLS for metric in metrics):
         ours, theirs = first.by_seed(protocol, metric), second.by_seed(protocol, metric)
@@ -87,6 +100,13 @@ def _lines(first: Group, second: Group, metrics: Sequence[str], unpaired: bool) 
             test = replace(test, sem=None, p=None, effect=None, warnings=())
         made.append(Line(protocol, metric, means[0], means[1], test))
     return made
+
+
+def _hardly_correlated(first: Group, second: Group) -> bool:
+    """Over equal seeds: online on a GPU."""
+    both = (first, second)
+    on_gpu = any(result.get("device", "cpu") != "cpu" for group in both for result in group.results)
+    return on_gpu and all(group.experiment.stream.online for group in both)
 
 
 def _evaluated_alike(first: Group, second: Group) -> bool:
@@ -171,6 +191,8 @@ def records(found: Sequence[Pair]) -> list[dict[str, object]]:
             "p_holm": line.p_holm,
             "low95": line.test.interval and line.test.interval[0],
             "high95": line.test.interval and line.test.interval[1],
+            "first_bytes": pair.first.memory_bytes,
+            "second_bytes": pair.second.memory_bytes,
         }
         for pair in found
         for line in pair.lines
@@ -204,8 +226,13 @@ def _differences(pair: Pair) -> list[str]:
     different = differing(replace(first.experiment, seed=0), replace(second.experiment, seed=0))
     changed = [f"{key} ({ours}, {theirs})" for key, (ours, theirs) in different.items()]
     said = [f"they differ in {', '.join(changed)}" if changed else "they are the same experiment"]
+    held = [first.memory_bytes, second.memory_bytes]
+    if None not in held and held[0] != held[1]:
+        said.append("memory: the first holds {:,} bytes, the second {:,}; compare at equal bytes".format(*held))
     if not pair.paired:
-        common = len(set(first.seeds) & set(second.seeds))
-        why = f"asked for, {common} common" if common else "no seed in common"
+        why = "no seed in common"
+        if pair.common:
+            online = "online on a GPU equal seeds are hardly correlated; --paired for pairs"
+            why = online if _hardly_correlated(first, second) else f"asked for, {pair.common} common"
         said.append(f"unpaired ({why}): {len(first.seeds)} seeds of the first, {len(second.seeds)} of the second")
     return said

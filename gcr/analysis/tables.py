@@ -13,7 +13,7 @@ from gcr.experiments.experiment import unused_by
 from gcr.experiments.names import short_names
 
 SHOWN = ("accuracy", "forgetting")  # unless asked for others
-MEMORY = "memory_bytes"  # may be asked for too; it has no protocol
+MEMORY = "memory_bytes"  # a column of every table; records have it where asked. It has no protocol
 SHARED = ("stream.", "training.", "optimizer.", "model")  # settings that rows of any method are taken to have alike
 NUMERICS = "training.precision"  # but for this one
 VALIDATION = "stream.validation"
@@ -27,7 +27,7 @@ def columns(metrics: Sequence[str] = SHOWN) -> list[str]:
         "K",
         "seeds",
         *(f"{PROTOCOLS[protocol]} {METRICS[m]}" for protocol, m in _measures(metrics)),
-        *(["bytes of memory"] if MEMORY in metrics else []),
+        "bytes",
         "seconds",
     ]
 
@@ -39,10 +39,9 @@ def table(groups: list[Group], metrics: Sequence[str] = SHOWN, always: Sequence[
         spreads = [group.spread(protocol, metric) for protocol, metric in _measures(metrics)]
         seconds = f"{group.seconds.mean:.1f}" if group.seconds else "–"
         cells = [str(s) if s else "–" for s in spreads]
-        if MEMORY in metrics:
-            cells.append("–" if group.memory_bytes is None else f"{group.memory_bytes:,}")
+        held = "–" if group.memory_bytes is None else f"{group.memory_bytes:,}"
         seeds = f"{len(group.seeds)} ({group.diverged} diverged)" if group.diverged else str(len(group.seeds))
-        rows.append([name, _buffer(group), seeds, *cells, seconds])
+        rows.append([name, _buffer(group), seeds, *cells, held, seconds])
     return rows
 
 

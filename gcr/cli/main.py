@@ -284,7 +284,7 @@ def table(
     scenario: Annotated[str | None, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = None,
     method: Annotated[str | None, typer.Option("--method", "-m", help="Only these, as er,gcr.")] = None,
     buffer: Annotated[str | None, typer.Option("--buffer", "-k", help="Only these buffer sizes, as 200,500.")] = None,
-    metrics: MetricsOption = "accuracy,forgetting",
+    metrics: MetricsOption = None,
     form: FormatOption = "terminal",
     paper: Annotated[
         str | None, typer.Option("--paper", help="A table of the paper to compare the runs with, as offline-accuracy.")
@@ -294,6 +294,8 @@ def table(
     ] = False,
 ) -> None:
     """Mean ± SEM over seeds for all finished runs below a folder; or next to a table of the paper.
+
+    Without --metrics: accuracy and forgetting.
 
     Examples:
 
@@ -311,14 +313,14 @@ def table(
     from gcr.paper import compare_to_paper
     from gcr.paper.plan import Request, asked_table
 
-    names = _metrics(metrics, tables.MEMORY)
+    names = tables.SHOWN if metrics is None else _metrics(metrics, tables.MEMORY)
     check_format(form)
     numbers = form in OF_RECORDS
     if per_seed and (not numbers or paper is not None):
         raise BadInput("--per-seed needs --format csv or json, and excludes --paper")
     only = read_words("scenario", scenario), read_words("method", method), read_buffers(buffer)
     asked = asked_table(Request(paper, *only)) if paper is not None else None
-    if asked is not None and tuple(names) != tables.SHOWN:
+    if asked is not None and metrics is not None:
         raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
     if asked is not None:
         compare_to_paper.check_of_paper(asked)
@@ -361,16 +363,21 @@ def compare(
         Path, typer.Argument(help="Folder of one experiment, with its seeds; of a packed one FILE.jsonl.gz/NAME.")
     ],
     others: Annotated[list[Path], typer.Argument(help="One or more others.", metavar="OTHERS...")],
-    metrics: MetricsOption = "accuracy,forgetting,anytime,learning",
+    metrics: MetricsOption = None,
     form: FormatOption = "terminal",
-    unpaired: Annotated[
-        bool, typer.Option("--unpaired", help="Welch's t-test over all seeds, for seeds that are not correlated.")
-    ] = False,
+    paired: Annotated[
+        bool | None,
+        typer.Option(
+            "--paired/--unpaired",
+            help="t-test over common seeds, or Welch's over all. Online on a GPU unpaired, else paired.",
+        ),
+    ] = None,
 ) -> None:
     """An experiment and others: means, the difference to each, and a test.
 
-    Paired on the seeds that both have. Without a common seed, or with --unpaired, Welch's t-test over all seeds.
-    Holm's correction is over all lines: name the metrics that you announced.
+    Paired on the seeds that both have. Without a common seed, and online on a GPU, Welch's t-test over all seeds.
+    Holm's correction is over all lines: name the metrics that you announced. Without --metrics: accuracy, forgetting,
+    any-time and learning accuracy.
 
     Examples:
 
@@ -383,13 +390,13 @@ def compare(
     from gcr.analysis import compare as comparison
     from gcr.analysis.load import Runs, read_runs
 
-    names = _metrics(metrics)
+    names = None if metrics is None else _metrics(metrics)
     check_format(form)
     read = [read_runs(path) for path in (first, *others)]
     ours, *theirs = (comparison.one_group(*given) for given in zip((first, *others), read, strict=True))
     for runs in read:
         warn_of_unreadable(runs)
-    found = comparison.pairs(ours, theirs, names, unpaired)
+    found = comparison.pairs(ours, theirs, names, paired)
     notes = [*comparison.notes(found), *reduce(Runs.together, read).notes]
     print_table(form, [comparison.sheet(found)], comparison.records(found), notes)
 

@@ -51,11 +51,11 @@ NoModelOption = Annotated[
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="terminal, markdown, csv, json or latex.")]
 MetricsOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--metrics",
         help="Any of accuracy, forgetting, forgetting_with_last, anytime, learning, backward_transfer, "
-        "forward_transfer; in `gcr table` also memory_bytes.",
+        "forward_transfer; in `gcr table` with CSV or JSON also memory_bytes.",
     ),
 ]
 

@@ -4,7 +4,7 @@ A run is compared with a cell if it keeps to all that the paper fixes for it (``
 values chosen for the cell's protocol: runs with class-IL's values are not compared with the paper's task-IL. Bold
 follows the paper's rule in each column: the best, and all not significantly worse (p < 0.05, not corrected). Offline
 the test is paired; online seeds of two methods are not correlated, and it is Welch's. The paper's ± is shown, and no
-test uses it.
+test uses it. Seeds that chose a setting do not prove it: runs in a folder that says so are shown without a verdict.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ COLUMNS = [
 OURS_ALONE = 6  # columns that need no value of the paper
 MISSING = "missing"
 NAMED = 8  # runs left out that are named
+CHOSE = "seeds-that-chose"  # how the name of such a folder ends
 PAPERS = {"paper_mean", "paper_spread", "paper_bold", "difference", "paper_inside_95", "verdict"}  # of a record
 
 
@@ -75,10 +76,14 @@ class Row:
         return self.interval[0] <= self.cell.mean <= self.interval[1]
 
     @property
-    def comparable(self) -> bool:
+    def apart(self) -> bool:
         """Online, methods with task boundaries are evaluated at these alone, which changes forgetting."""
         by_task = self.group is not None and self.group.experiment.method.stages == "tasks"
-        return not (by_task and self.cell.regime == "online" and self.cell.metric == "forgetting")
+        return by_task and self.cell.regime == "online" and self.cell.metric == "forgetting"
+
+    @property
+    def comparable(self) -> bool:
+        return not self.apart and not (self.group is not None and _chose(self.group))
 
     @property
     def p(self) -> float | None:
@@ -170,7 +175,8 @@ def columns_of(found: Comparison, alone: str = "") -> list[str]:
 def verdict_notes(found: Comparison, alone: str = "") -> list[str]:
     """What the last column says, where it is shown."""
     tests = sum(row.p is not None for row in found.rows)
-    apart = [row.name for row in found.rows if not row.comparable]
+    apart = [row.name for row in found.rows if row.apart]
+    chose = any(row.group is not None and _chose(row.group) for row in found.rows)
     if not tests or len(columns_of(found, alone)) == OURS_ALONE:
         return []
     words = "verdict: the paper's mean is inside our 95% interval, or ours is above or below it"
@@ -178,6 +184,7 @@ def verdict_notes(found: Comparison, alone: str = "") -> list[str]:
         f"{words}; undecided: inside, with fewer than {FEW_SEEDS} seeds, or one seed",
         f"*: p < {BOLD_P} after Holm's correction over {tests} {'row' if tests == 1 else 'rows'}",
         *([f"{', '.join(dict.fromkeys(apart))}: forgetting at the ends of tasks, not compared"] if apart else []),
+        *([f"{CHOSE}: a setting was chosen on them, so they have no verdict"] if chose else []),
     ]
 
 
@@ -234,9 +241,14 @@ def _rows(cell: Cell, groups: Sequence[Group]) -> list[Row]:
     for group, words in zip(groups, distinctions(groups) if groups else [], strict=True):
         ours = group.spread(protocol, cell.metric)
         if ours is not None:
-            name = f"{cell.method} ({words})" if words else cell.method
+            said = ", ".join(filter(None, [words, CHOSE if _chose(group) and CHOSE not in words else ""]))
+            name = f"{cell.method} ({said})" if said else cell.method
             rows.append(Row(cell, name, ours, interval(ours), group.by_seed(protocol, cell.metric), group=group))
     return rows or [Row(cell, cell.method)]
+
+
+def _chose(group: Group) -> bool:
+    return group.folder.name.endswith(CHOSE)
 
 
 def _best(rows: Sequence[Row]) -> Best:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,14 +12,21 @@ from gcr.methods import Extras, Method
 from gcr.models import Network
 from gcr.scenarios import Scenario
 
+BATCH = 1000
+NUMBERS = BATCH * 3 * 32 * 32  # of a batch on a CPU, whose memory larger images would fill
+
 
 @torch.no_grad()
-def evaluate(net: Network, scenario: Scenario, method: Method, extras: Extras, batch: int = 1000) -> Tensor:
+def evaluate(
+    net: Network, scenario: Scenario, method: Method, extras: Extras, each_batch: Callable[[], None] = lambda: None
+) -> Tensor:
     """Class-IL and task-IL accuracy on each task: [2, tasks], on the device, which need not be done with it yet.
 
     Task-IL masks the head to the classes of the example's task. A class with the score -inf is never predicted.
     """
     net.eval()
+    on_cpu = scenario.task_of_class.device.type == "cpu"
+    batch = max(1, min(BATCH, NUMBERS // math.prod(scenario.image_shape))) if on_cpu else BATCH
     task_of_class = scenario.task_of_class
     n_tasks = len(scenario.tasks)
     totals = torch.zeros(3, n_tasks, dtype=torch.float64, device=task_of_class.device)
@@ -32,4 +42,5 @@ def evaluate(net: Network, scenario: Scenario, method: Method, extras: Extras, b
             [torch.ones_like(labels), possible & (logits.argmax(1) == labels), possible & (masked.argmax(1) == labels)]
         )
         totals.index_add_(1, task, right.double())
+        each_batch()
     return 100 * totals[1:] / totals[0]

@@ -188,7 +188,7 @@ class Run:
             try:
                 if not self.state.untrained:
                     with computing(self.precision, self.device):
-                        untrained = evaluate(self.state.net, self.scenario, Method(), {})
+                        untrained = evaluate(self.state.net, self.scenario, Method(), {}, self._stop_untrained)
                     yield from self._device_done()
                     self.state.untrained = untrained.tolist()
                 while self.state.stage < len(stages):
@@ -308,6 +308,11 @@ class Run:
             return self.stop()
         asks = self.device.type == "cpu" or self.state.steps % STEPS_BETWEEN_QUESTIONS == 0
         return asks and bool(self.shares.reduced(torch.tensor(float(self.stop()))))
+
+    def _stop_untrained(self) -> None:
+        """Nothing is lost yet, and on a CPU the first evaluation may take minutes."""
+        if self._stops():
+            raise Stopped
 
     def _select_if_due(self, arrived: int) -> None:
         """After every ``policy.every`` examples, if that is asked for."""

@@ -240,10 +240,37 @@ def test_without_a_common_seed_it_is_welchs_test(tmp_path):
 
 def test_unpaired_where_asked(tmp_path):
     first, second = (put(tmp_path, name, dict(enumerate(of))) for name, of in (("a", OURS), ("b", THEIRS)))
-    found = pairs(first, [second], ["accuracy"], unpaired=True)
+    found = pairs(first, [second], ["accuracy"], paired=False)
     assert found[0].lines[0].test.p == pytest.approx(stats.ttest_ind(OURS, THEIRS, equal_var=False).pvalue)
     assert "unpaired (asked for, 5 common): 6 seeds of the first, 5 of the second" in notes(found)
     assert records(pairs(first, [second], ["accuracy"]))[0]["test"] == "paired"
+
+
+def test_online_on_a_gpu_it_is_welchs_test_and_any_time_accuracy_comes_first(tmp_path):
+    """Equal seeds are hardly correlated there."""
+    groups = {}
+    for device, online in (("cpu", True), ("NVIDIA H200", True), ("NVIDIA H200", False)):
+        for name, values, held in (("a", OURS, 3_132_000), ("b", THEIRS, 1_566_000)):
+            out = tmp_path / f"{device}-{online}" / name
+            for seed, accuracy in enumerate(values):
+                experiment = experiment_of("er", seed, online=online)
+                put_run(out.parent, experiment, square(accuracy), name, device=device, memory_bytes=held)
+            groups.setdefault((device, online), []).append(one_group(out, read_runs(out)))
+    kinds = {}
+    for key, (first, second) in groups.items():
+        found = pairs(first, [second])
+        kinds[key] = found[0].lines[0].metric, records(found)[0]["test"]
+        assert "memory: the first holds 3,132,000 bytes, the second 1,566,000; compare at equal bytes" in notes(found)
+        assert (records(found)[0]["first_bytes"], records(found)[0]["second_bytes"]) == (3_132_000, 1_566_000)
+    assert kinds == {
+        ("cpu", True): ("anytime", "paired"),
+        ("NVIDIA H200", True): ("anytime", "welch"),
+        ("NVIDIA H200", False): ("accuracy", "paired"),
+    }
+    first, second = groups["NVIDIA H200", True]
+    assert any("unpaired (online on a GPU equal seeds" in text for text in notes(pairs(first, [second])))
+    assert records(pairs(first, [second], paired=True))[0]["test"] == "paired"
+    assert not any(text.startswith("memory: ") for text in notes(pairs(first, [first])))
 
 
 def test_bold_is_corrected_for_the_number_of_lines(tmp_path):

@@ -212,7 +212,10 @@ def test_variants_have_folders_of_their_own_and_one_table(tmp_path):
     assert {"mine-buffer20", "mine-buffer30"} < {folder.name for folder in tmp_path.iterdir()}
 
 
-HEAD = "first_name,second_name,protocol,metric,first,second,difference,sem,n,n_second,test,p,effect,p_holm,low95,high95"
+HEAD = (
+    "first_name,second_name,protocol,metric,first,second,difference,sem,n,n_second,test,p,effect,p_holm,low95,high95,"
+    "first_bytes,second_bytes"
+)
 
 
 def test_two_experiments_are_compared_on_equal_seeds(tmp_path):

@@ -95,6 +95,22 @@ def test_online_methods_evaluated_at_task_ends_have_no_verdict_on_forgetting(tmp
     assert "icarl: forgetting at the ends of tasks, not compared" in verdict_notes(found)
 
 
+def test_seeds_that_chose_a_setting_are_shown_without_a_verdict(tmp_path):
+    cell = cell_of("offline-accuracy", "gcr")  # 74.69
+    for name, ours in (("gcr-seeds-that-chose", 80.0), ("gcr", 70.0)):
+        repeat(tmp_path, cell, [ours, ours + 0.1, ours - 0.1], name)
+    found = compare(read_runs(tmp_path).groups, "offline-accuracy")
+    rows = {row.name: row for row in found.rows if row.cell == cell}
+    chose, fresh = rows["gcr (folder=gcr-seeds-that-chose)"], rows["gcr (folder=gcr)"]
+    assert (chose.ours.mean, chose.verdict, chose.p, chose.bold) == (80.0, "–", None, False)
+    assert (fresh.verdict, fresh.bold) == ("below*", True)
+    assert "seeds-that-chose: a setting was chosen on them, so they have no verdict" in verdict_notes(found)
+    assert "*: p < 0.05 after Holm's correction over 1 row" in verdict_notes(found)
+    (tmp_path / "gcr").rename(tmp_path.parent / "elsewhere")
+    (row,) = (row for row in compare(read_runs(tmp_path).groups, "offline-accuracy").rows if row.cell == cell)
+    assert row.name == "gcr (seeds-that-chose)"
+
+
 def test_online_seeds_need_not_be_the_same(tmp_path):
     gcr, er, der = (cell_of("online-accuracy", method) for method in ("gcr", "er", "der++"))
     repeat(tmp_path, gcr, [50.0, 54.0, 52.0, 51.0, 53.0])

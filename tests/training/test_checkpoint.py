@@ -261,6 +261,18 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert [file.name for file in Checkpoints(tmp_path, {}).files()] == ["checkpoint-000000003.safetensors"]
 
 
+def test_a_run_stops_between_batches_of_its_first_evaluation(tmp_path, monkeypatch):
+    """On a CPU that of a large network takes minutes. Nothing is lost by it."""
+    monkeypatch.setattr("gcr.training.evaluate.NUMBERS", 1)  # one image a batch
+    asked = []
+    stopped = new_run(tmp_path, stop=lambda: asked.append(1) or len(asked) == 3)
+    with pytest.raises(Stopped):
+        train_to(stopped, 1)
+    assert (stopped.state.steps, stopped.state.untrained, len(asked)) == (0, [], 3)
+    assert not list(tmp_path.iterdir())
+    assert train_to(new_run(tmp_path), 3).state.steps == 3
+
+
 def test_a_run_that_predicts_with_statistics_of_memory_goes_on_the_same(tmp_path):
     """A stage has three epochs of three steps: stopped at its end, just behind it, and at the next one's end."""
 

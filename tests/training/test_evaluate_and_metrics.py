@@ -1,5 +1,7 @@
 """Evaluation of a network, and the metrics that are computed from accuracies."""
 
+import math
+
 import pytest
 import torch
 from conftest import make_scenario
@@ -18,10 +20,13 @@ from gcr.training.metrics import (
 )
 
 
-def test_class_il_and_task_il_example_by_example():
-    scenario = make_scenario()
+def test_class_il_and_task_il_example_by_example(monkeypatch):
+    """In batches of few examples, as on a CPU where images are large."""
+    scenario, batches = make_scenario(), []
+    monkeypatch.setattr("gcr.training.evaluate.NUMBERS", 7 * math.prod(scenario.image_shape) + 1)
     net = build("mlp", scenario.image_shape, 6, seed=0).eval()
-    class_il, task_il = evaluate(net, scenario, Finetune(), {}, batch=7)
+    class_il, task_il = evaluate(net, scenario, Finetune(), {}, lambda: batches.append(1))
+    assert len(batches) == math.ceil(len(scenario.test.labels) / 7)
     for task, classes in enumerate(scenario.tasks):
         rows = [i for i, label in enumerate(scenario.test.labels.tolist()) if label in classes]
         class_right = task_right = 0
