@@ -4,11 +4,16 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a child that is forked from several threads can hang
 
+import gc
 import math
+import multiprocessing
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import hypothesis
@@ -22,6 +27,7 @@ from gcr.training import loop
 sys.path.insert(0, str(Path(__file__).parent))  # for `reference`
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 torch.set_num_threads(1)
+gc.set_threshold(100_000, 50, 50)  # as the command line: looking through all that torch made takes a second
 SAVING_SECONDS, loop.SAVING_SECONDS = (
     loop.SAVING_SECONDS,
     math.inf,
@@ -30,6 +36,7 @@ SAVING_SECONDS, loop.SAVING_SECONDS = (
 HANG_SECONDS = 7200  # a guard against hangs on a busy machine, never a measurement
 ROOT = Path(__file__).parents[1]
 os.environ["PYTHONPATH"] = str(ROOT)  # subprocesses import this tree
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # and read what one of them has compiled
 
 # No example has a deadline: on a busy machine any of them is slow.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -48,6 +55,28 @@ def wait_until(
         assert process is None or process.poll() is None, f"the process ended before {what}"
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
         time.sleep(0.01)
+
+
+def forked(work: Callable[[Connection], object]) -> tuple[BaseProcess, Connection]:
+    """``work`` in another process, and our end of a pipe to it. Forked: a new one takes seconds to import torch."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=work, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def hold(lock: Callable[[], AbstractContextManager[object]]) -> tuple[BaseProcess, Connection]:
+    """Another process that has a lock until it is killed or something is sent to it."""
+
+    def work(pipe: Connection) -> None:
+        with lock():
+            pipe.send("locked")
+            pipe.recv()
+
+    process, pipe = forked(work)
+    assert pipe.recv() == "locked"
+    return process, pipe
 
 
 def make_scenario(n_per_class: int = 12, channels: int = 1, size: int = 6, flip: bool = True) -> Scenario:

@@ -1,4 +1,4 @@
-"""Small networks and vectors for tests, and a process that holds a state."""
+"""Small networks and vectors for tests."""
 
 import torch
 from torch import nn
@@ -22,16 +22,6 @@ def quick(parameters):
 
 
 A, B, C = (0, "ant"), (1, "bee"), (2, "cow")
-
-
-# Of the folder that it is given, until a line comes.
-HOLD = """
-import sys
-from gcr.learner.state_folder import StateFolder
-with StateFolder(sys.argv[1]).lock():
-    print("locked", flush=True)
-    sys.stdin.readline()
-"""
 
 
 def same_weights(one, other):

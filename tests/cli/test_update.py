@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from contextlib import chdir
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import HANG_SECONDS
-from made_learners import HOLD
+from conftest import HANG_SECONDS, hold
 from PIL import Image
 
 from gcr.classifier import saved
@@ -523,26 +520,23 @@ def test_too_little_space_is_said_before_training(gcr, state, monkeypatch):
 
 def test_two_updates_at_once(gcr, state, monkeypatch):
     """The second is refused; or, with --wait, goes on when the first has ended."""
-    command = [sys.executable, "-c", HOLD, str(state)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout.readline() == "locked\n"
-        for words in (["first.csv"], ["--rollback"]):
-            code, _, said = gcr("update", "state", *words)
-            assert code == 2
-            assert (
-                f"state is being changed by process {holder.pid}; try again when it has ended, or give --wait" in said
-            )
-        assert gcr("predict", "state", "first.csv")[0] == 0
-        heard = []
+    holder, pipe = hold(StateFolder(state).lock)
+    for words in (["first.csv"], ["--rollback"]):
+        code, _, said = gcr("update", "state", *words)
+        assert code == 2
+        assert f"state is being changed by process {holder.pid}; try again when it has ended, or give --wait" in said
+    assert gcr("predict", "state", "first.csv")[0] == 0
+    heard = []
 
-        def hear(line):
-            heard.append(line)
-            if line.startswith("waiting"):
-                holder.communicate("go on\n", timeout=HANG_SECONDS)
+    def hear(line):
+        heard.append(line)
+        if line.startswith("waiting"):
+            pipe.send("go on")
+            holder.join(HANG_SECONDS)
 
-        monkeypatch.setattr(commands, "_say", hear)
-        assert gcr("update", "state", "first.csv", "--epochs", "1", "--wait")[0] == 0
-        assert heard[0] == f"waiting for process {holder.pid}, which is changing state"
+    monkeypatch.setattr(commands, "_say", hear)
+    assert gcr("update", "state", "first.csv", "--epochs", "1", "--wait")[0] == 0
+    assert heard[0] == f"waiting for process {holder.pid}, which is changing state"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 
 import pytest
@@ -37,8 +38,13 @@ def room_of(file):
     return first if first in ORDER else None  # __init__ and __main__ stand outside
 
 
+@cache
+def imports_of(file):
+    return [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported_rooms(file):
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in imports_of(file):
         if isinstance(node, ast.ImportFrom) and node.module == "gcr":
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("gcr."):
@@ -57,6 +63,7 @@ def test_imports_point_downwards(file):
         assert ORDER.index(other) <= ORDER.index(room), f"{room} must not import {other}"
 
 
+@cache
 def module_file(name):
     """The file of a dotted name; None where it is not a module of the package."""
     path = ROOT.joinpath(*name.split("."))
@@ -64,7 +71,7 @@ def module_file(name):
 
 
 def imported_files(file):
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in imports_of(file):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gcr":
             for alias in node.names:
                 yield module_file(f"{node.module}.{alias.name}") or module_file(node.module)
@@ -81,7 +88,7 @@ def test_no_file_imports_itself_by_a_circle():
 
 def test_select_depends_on_torch_alone():
     for file in (ROOT / "gcr/select").glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in imports_of(file):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in names:
@@ -89,9 +96,19 @@ def test_select_depends_on_torch_alone():
                 assert top in ("torch", "gcr") or top in sys.stdlib_module_names, f"{file} imports {name}"
 
 
-BARE_TRAINING = """
-import sys
+# One process for all four: each would import torch for seconds. Nothing that a part checks is imported before it.
+PARTS = """
+import sys, gcr
+assert 'torch' not in sys.modules
+gcr.Learner
+assert not {'typer', 'rich', 'sklearn', 'jinja2', 'PIL'} & set(sys.modules), sys.modules.keys()
+
 sys.modules |= dict.fromkeys(['sklearn', 'scipy', 'typer', 'rich', 'jinja2', 'PIL', 'pyarrow', 'matplotlib', 'pandas'])
+assert gcr.methods.DerPlusPlus.name == 'der++'
+for room in ('augment', 'memory', 'methods', 'models', 'scenarios', 'select', 'training'):
+    assert room in dir(gcr)
+    assert getattr(gcr, room).__name__ == f'gcr.{room}'
+
 import torch
 from gcr.augment import Views
 from gcr.memory import Policy
@@ -104,7 +121,10 @@ images = Images(torch.randint(256, (60, 1, 6, 6), dtype=torch.uint8), torch.aran
 made = Scenario('made', images, images, equal_tasks(6, 3), Views((0.5,), (0.25,)), tuple('abcdef'))
 net = build('mlp', (1, 6, 6), 6, seed=0)
 memory = Policy(buffer=12, selector=GradApprox())
-print(train(made, net, Sgd(net.parameters(), lr=0.1), Gcr(), memory, 0, Training(epochs=1)).steps)
+assert train(made, net, Sgd(net.parameters(), lr=0.1), Gcr(), memory, 0, Training(epochs=1)).steps == 3
+
+import gcr.runs.engine
+assert not {'ray', 'mlflow', 'tensorboard', 'wandb'} & sys.modules.keys()
 """
 
 NEWLY_IMPORTED = """
@@ -115,23 +135,15 @@ print(*sorted(set(sys.modules) - before))
 """
 
 
-ROOMS_OF_A_LIBRARY = """
-import gcr
-assert gcr.methods.DerPlusPlus.name == 'der++'
-for room in ('augment', 'memory', 'methods', 'models', 'scenarios', 'select', 'training'):
-    assert room in dir(gcr)
-    assert getattr(gcr, room).__name__ == f'gcr.{room}'
-"""
-
-
 def python(code):
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
 
 
-def test_training_runs_without_the_other_libraries():
-    done = python(BARE_TRAINING)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == 3
+def test_what_is_imported_when():
+    """The learner needs no command line; rooms that the docs name need no import of their own; training runs without
+    the other libraries; engines and trackers are imported when they are asked for."""
+    done = python(PARTS)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_importing_the_package_imports_nothing_else():
@@ -140,7 +152,3 @@ def test_importing_the_package_imports_nothing_else():
     assert {name.split(".")[0] for name in done.stdout.split()} <= {"gcr", *sys.stdlib_module_names}
     assert "gcr" in done.stdout.split()
     assert not any(name.startswith("gcr.") for name in done.stdout.split())
-
-
-def test_rooms_that_the_docs_name_need_no_import_of_their_own():
-    assert python(ROOMS_OF_A_LIBRARY).stderr == ""

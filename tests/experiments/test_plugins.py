@@ -97,11 +97,12 @@ def plugin(tmp_path, monkeypatch, request):
         sys.modules.pop(file.stem, None)
 
 
-def test_a_method_and_a_selector_train_in_worker_processes(plugin, tmp_path, monkeypatch, capsys):
-    file = plugin(METHOD, SELECTOR)
+def test_a_method_a_selector_and_a_network_train_in_worker_processes(plugin, tmp_path, monkeypatch, capsys):
+    file = plugin(METHOD, SELECTOR, NETWORKS, names=("louder", "newest", "narrow"))
     monkeypatch.setenv(plugins.VARIABLE, "")
     out = tmp_path / "runs"
-    command = ["run", "seq-digits", "--method", "louder", "--selector", "newest", "--set", "factor=3", "--model", "mlp"]
+    command = ["run", "seq-digits", "--method", "louder", "--selector", "newest", "--set", "factor=3"]
+    command += ["--model", "narrow"]
     words = ["--epochs", "1", "--seeds", "0-1", "--processes", "2", "--out", str(out)]
     assert run_cli(["--plugin", str(file), *command, *words]) == 0
     results = [json.loads(path.read_text()) for path in sorted(out.glob("*/*/result.json"))]
@@ -124,11 +125,11 @@ def test_a_method_and_a_selector_train_in_worker_processes(plugin, tmp_path, mon
     assert f"name the files of its method, selector or network: gcr --plugin {file.name}" in said
 
 
-@pytest.mark.parametrize("network", ["narrow", pytest.param("Two", marks=pytest.mark.slow)])
-def test_networks_of_ones_own_train_in_worker_processes_and_are_loaded(plugin, network, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("network", ["narrow", "Two"])
+def test_networks_of_ones_own_train_and_are_loaded(plugin, network, tmp_path, monkeypatch, capsys):
     file, out = plugin(NETWORKS, names=("narrow",)), tmp_path / "runs"
     command = ["run", "seq-digits", "--method", "gcr", "--model", network, "--epochs", "1", "--seeds", "0-1"]
-    command += ["--processes", "2", "--out", str(out)]
+    command += ["--processes", "1", "--out", str(out)]
     assert run_cli(command) == 0
     first, second = (load_run(folder) for folder in sorted(out.glob("*/seed-*")))
     digits = scenarios.load("seq-digits")

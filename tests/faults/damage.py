@@ -208,13 +208,13 @@ KINDS = (
 )  # fmt: skip
 
 
-def prepared(kind: Kind, folder: Path) -> tuple[Path, Path]:
-    """What is copied, and where to."""
-    base, work = folder / "base", folder / "work"
+def prepared(prepare: Callable[[], None], folder: Path) -> Path:
+    """The folder that is copied for each attack."""
+    base = folder / "base"
     base.mkdir(parents=True)
-    made = in_child(kind.prepare, base)
+    made = in_child(prepare, base)
     assert made.code == 0, made
-    return base, work
+    return base
 
 
 def copied(base: Path, work: Path) -> None:
@@ -222,9 +222,9 @@ def copied(base: Path, work: Path) -> None:
     shutil.copytree(base, work)
 
 
-def damage_kind(kind: Kind, folder: Path, number: int, seed: int) -> Tally:
+def damage_kind(kind: Kind, folder: Path, number: int, seed: int, base: Path | None = None) -> Tally:
     """``number`` times, one file at a time; of those of which the newest counts it or all."""
-    base, work = prepared(kind, folder)
+    base, work = base or prepared(kind.prepare, folder), folder / "work"
     right = right_facts(kind, base, work)
     tally = Tally()
     for i in range(number):

@@ -129,9 +129,9 @@ def odd(name: str, content: bytes, draw: random.Random) -> tuple[bytes, Place]:
     return sealed(name, content), place
 
 
-def reseal_kind(kind: Kind, folder: Path, number: int, seed: int) -> Tally:
+def reseal_kind(kind: Kind, folder: Path, number: int, seed: int, base: Path | None = None) -> Tally:
     """``number`` files, one at a time, each with every command that reads results where it is one."""
-    base, work = prepared(kind, folder)
+    base, work = base or prepared(kind.prepare, folder), folder / "work"
     tally = Tally()
     more = READERS.get(kind.name, {}).items()
     uses = {"": kind} | {name: replace(kind, use=use, facts=facts) for name, (use, facts) in more}

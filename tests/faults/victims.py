@@ -286,13 +286,8 @@ def is_equal(prepared: Prepared, folder: Path) -> bool:
 
 def warm_up() -> None:
     """Import what the commands import and build the parser, so that every child need not."""
-    import typer
-
-    from gcr.cli import main
     from gcr.runs import job
 
-    if isinstance(main.app, typer.Typer):
-        main.app = typer.main.get_command(main.app)  # type: ignore[assignment]
     here, quiet = Path.cwd(), open(os.devnull, "w")  # noqa: SIM115
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(quiet), redirect_stderr(quiet):
         for victim in VICTIMS:

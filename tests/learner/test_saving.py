@@ -1,14 +1,11 @@
 """Learner.save and load: everything comes back, and a run goes on with equal bits."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
-from conftest import HANG_SECONDS, ROOT
+from conftest import HANG_SECONDS, forked
 from made_learners import A, B, C, blobs, mlp, quick, same_weights
 from torch import nn
 
@@ -145,31 +142,24 @@ def test_only_the_last_selections_are_described_and_the_next_follows_their_numbe
     assert of_older.state()[0]["place"]["selections"] == about["place"]["selections"][-2:]
 
 
-CHILD = """
-import sys, torch
-sys.path[:0] = [{tests!r}, {here!r}]
-import gcr
-from test_saving import batches, net_with_dropout
-learner = gcr.Learner(net_with_dropout(), memory=12, seed=5)
-for number, (x, y) in enumerate(batches(0, 80)):
-    learner.observe(x, y)
-    if number == 40:
-        learner.save({path!r})
-    if number == 50:
-        print("now", flush=True)
-        sys.stdin.read()
-"""
-
-
 def test_killed_in_the_middle_of_a_task(tmp_path):
     path = str(tmp_path / "state")
-    script = CHILD.format(tests=str(ROOT / "tests"), here=str(ROOT / "tests/learner"), path=path)
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as child:
-        assert child.stdout.readline().strip() == "now"
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait(HANG_SECONDS)
+
+    def learn(pipe):
+        learner = gcr.Learner(net_with_dropout(), memory=12, seed=5)
+        for number, (x, y) in enumerate(batches(0, 80)):
+            learner.observe(x, y)
+            if number == 40:
+                learner.save(path)
+            if number == 50:
+                pipe.send("now")
+                pipe.recv()
+
+    child, pipe = forked(learn)
+    assert pipe.recv() == "now"
+    child.kill()
+    child.join(HANG_SECONDS)
+    assert child.exitcode == -signal.SIGKILL
     loaded = gcr.Learner.load(path, net_with_dropout(seed=7))
     straight = gcr.Learner(net_with_dropout(), memory=12, seed=5)
     threads = torch.get_num_threads()

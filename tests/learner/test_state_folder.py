@@ -5,13 +5,10 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
-from conftest import HANG_SECONDS, wait_until
-from made_learners import HOLD
+from conftest import HANG_SECONDS, hold
 
 import gcr
 from gcr import files
@@ -271,16 +268,14 @@ def _write_and_die(folder, moment):
 
 @pytest.fixture
 def holder(state):
-    command = [sys.executable, "-c", HOLD, str(state.path)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "locked\n"
-    yield process
+    process, pipe = hold(StateFolder(state.path).lock)
+    yield process, pipe
     process.kill()
-    process.communicate(timeout=HANG_SECONDS)
+    process.join(HANG_SECONDS)
 
 
 def test_a_locked_state_is_refused_and_says_who_has_it(state, holder):
-    with pytest.raises(Busy, match=rf"is being changed by process {holder.pid}; try again"):
+    with pytest.raises(Busy, match=rf"is being changed by process {holder[0].pid}; try again"):
         state.write(*content(3))
     with pytest.raises(Busy), state.lock():
         pass
@@ -289,20 +284,22 @@ def test_a_locked_state_is_refused_and_says_who_has_it(state, holder):
 
 def test_waiting_for_a_lock(state, holder):
     heard = []
+    process, pipe = holder
 
     def on_wait(who):
         heard.append(who)
-        holder.stdin.write("go on\n")
-        holder.stdin.flush()
+        pipe.send("go on")
 
     with state.lock(wait=True, on_wait=on_wait):
         assert state.write(*content(3)) == 3
-    assert heard == [f"process {holder.pid}"]
+    assert heard == [f"process {process.pid}"]
 
 
 def test_a_killed_process_leaves_no_lock(state, holder):
-    holder.kill()
-    wait_until(lambda: holder.poll() is not None, "its end")
+    process, _ = holder
+    process.kill()
+    process.join(HANG_SECONDS)
+    assert process.exitcode == -signal.SIGKILL
     assert state.write(*content(3)) == 3
 
 

@@ -30,13 +30,19 @@ def jobs(out, n=3):
     return [Job(experiment, RunFolder.of(out, experiment)) for experiment in experiments]
 
 
-def test_processes_give_the_same_numbers_as_one(tmp_path):
-    alone, together = jobs(tmp_path / "alone"), jobs(tmp_path / "together")
-    events = []
-    assert run_all(alone, events.append, Execution("cpu", processes=1)).failed == 0
-    assert run_all(together, events.append, Execution("cpu", processes=2)).failed == 0
-    assert len([e for e in events if e.accuracy is not None]) == 6
-    assert len([e for e in events if e.epoch is not None]) == 2 * 3 * 5
+def test_processes_give_the_same_numbers_as_one_and_a_failure_stops_no_other(tmp_path):
+    alone, together = jobs(tmp_path / "alone", 4), jobs(tmp_path / "together", 4)
+    for processes, todo in ((1, alone), (2, together)):
+        bad, events = todo.pop(1), []
+        bad.folder.path.parent.mkdir(parents=True)
+        bad.folder.path.write_text("a file where the folder should be")
+        given = [todo[0], bad, *todo[1:]]
+        assert run_all(given, events.append, Execution("cpu", processes=processes)).failed == 1
+        (failure,) = [e for e in events if e.error]
+        assert failure.job == 1
+        assert failure.error.startswith(f"{bad.folder.path}: File exists; ")
+        assert len([e for e in events if e.accuracy is not None]) == 3
+        assert len([e for e in events if e.epoch is not None]) == 3 * 5
     for ours, theirs in zip(alone, together, strict=True):
         assert ours.folder.result()["class_il"] == theirs.folder.result()["class_il"]
         assert ours.folder.result()["task_il"] == theirs.folder.result()["task_il"]
@@ -78,20 +84,6 @@ def test_workers_that_cannot_begin_are_named_at_once(tmp_path, line, message):
     assert done.stderr.endswith(f"error: worker processes ended before they began {message}\n")
     assert "bootstrapping" not in done.stderr
     assert done.stderr.count("Traceback") <= (2 if line else 0)
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_one_failure_does_not_stop_the_others(tmp_path, processes):
-    todo = jobs(tmp_path)
-    todo[1].folder.path.parent.mkdir(parents=True)
-    todo[1].folder.path.write_text("a file where the folder should be")
-    events = []
-    assert run_all(todo, events.append, Execution("cpu", processes=processes)).failed == 1
-    (failure,) = [e for e in events if e.error]
-    assert failure.job == 1
-    assert failure.error.startswith(f"{todo[1].folder.path}: File exists; ")
-    assert todo[0].folder.finished
-    assert todo[2].folder.finished
 
 
 @pytest.mark.parametrize(

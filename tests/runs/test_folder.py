@@ -10,14 +10,16 @@ from pathlib import Path
 
 import made_data
 import pytest
-from conftest import HANG_SECONDS
+from conftest import HANG_SECONDS, hold
 
 import gcr
 from gcr.augment import Views
+from gcr.cli.main import run_cli
 from gcr.data.source import Part, Source
 from gcr.data.writing import write_set
 from gcr.experiments.experiment import compose
 from gcr.files import json_bytes, write_json
+from gcr.runs import job as runs_job
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job, check_folders, run_job
 from gcr.runs.model_file import read_model
@@ -190,7 +192,7 @@ def test_damaged_data_end_a_run_before_anything_of_it_is_kept(cache, tmp_path, f
     assert kept.get("metrics.jsonl", b"") == b""
 
 
-def test_data_damaged_before_the_last_evaluation_end_a_run_that_goes_on_with_it(cache, tmp_path, monkeypatch):
+def test_data_damaged_before_the_last_evaluation_end_a_run_that_goes_on_with_it(cache, tmp_path, monkeypatch, capsys):
     parts = [Part.of(*made_data.examples(8, 4, (1, 6, 6), seed=seed)) for seed in range(2)]
     write_set("damaged-at-the-end", "made", Source(*parts, (1, 6, 6), tuple("abcd")))
     experiment = compose("damaged-at-the-end", "er", overrides={"epochs": 1, "model": "mlp", "tasks": 2, "buffer": 8})
@@ -212,10 +214,10 @@ def test_data_damaged_before_the_last_evaluation_end_a_run_that_goes_on_with_it(
     words = (
         "run damaged-at-the-end --method er --epochs 1 --model mlp --buffer 8 --set tasks=2 --processes 1 --device cpu"
     )
-    command = [sys.executable, "-m", "gcr", *words.split(), "--out", str(tmp_path / "runs")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
-    assert ended.returncode == 1
-    assert f"{damaged} is damaged (" in ended.stderr.replace("\n", " ")
+    monkeypatch.setattr(loop, "evaluate", real)
+    runs_job._scenario.cache_clear()  # as a new process, which reads from the disk
+    assert run_cli([*words.split(), "--out", str(tmp_path / "runs")]) == 1
+    assert f"{damaged} is damaged (" in capsys.readouterr().err.replace("\n", " ")
     assert not job.folder.finished
 
 
@@ -278,37 +280,15 @@ def test_a_finished_run_is_tidied(tmp_path):
 
 # --- Several processes that train into one folder: every run once, nothing lost, whoever is killed
 
-OTHER = """
-import sys
-
-import pytest
-from gcr.runs.folder import RunFolder
-from pathlib import Path
-with RunFolder(Path(sys.argv[1])).locked():
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
-
 
 def make_jobs(out, n=2):
     experiments = [compose("seq-digits", "er", seed=s, overrides={"epochs": 1, "model": "mlp"}) for s in range(n)]
     return [Job(experiment, RunFolder.of(out, experiment)) for experiment in experiments]
 
 
-def hold(folder):
-    """Another process that has the run's lock."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", OTHER, str(folder.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout.readline() == b"locked\n"
-    return process
-
-
 def test_a_run_that_its_process_leaves_is_taken_over(tmp_path):
     jobs = make_jobs(tmp_path)
-    other = hold(jobs[0].folder)
+    other, _ = hold(jobs[0].folder.locked)
     assert jobs[0].folder.busy
     assert not jobs[1].folder.busy
     said, events = [], []
@@ -319,7 +299,7 @@ def test_a_run_that_its_process_leaves_is_taken_over(tmp_path):
         other.kill()
 
     ending = train_together(jobs, events.append, Execution("cpu", processes=1), say)
-    other.wait()
+    other.join(HANG_SECONDS)
     assert ending.failed == 0
     assert said == ["1 run is being trained by another process; waiting for it"]
     assert all(job.folder.finished for job in jobs)
@@ -331,14 +311,14 @@ def test_a_run_that_another_process_finishes_is_not_trained_again(tmp_path):
     jobs = make_jobs(tmp_path / "here")
     (ready,) = make_jobs(tmp_path / "there", 1)
     train_together([ready], lambda event: None, Execution("cpu", processes=1))
-    other, events = hold(jobs[0].folder), []
+    (other, _), events = hold(jobs[0].folder.locked), []
 
     def say(text):
         jobs[0].folder.finish(ready.folder.result(), None)
 
     ending = train_together(jobs, events.append, Execution("cpu", processes=1), say)
     other.kill()
-    other.wait()
+    other.join(HANG_SECONDS)
     assert ending.failed == 0
     assert [event.accuracy is not None for event in events if event.job == 0] == [True]  # no epochs: not trained here
 
@@ -370,7 +350,7 @@ def test_two_commands_train_every_run_once(tmp_path):
 
 def test_a_stop_while_waiting(tmp_path):
     jobs = make_jobs(tmp_path, 1)
-    other = hold(jobs[0].folder)
+    other, _ = hold(jobs[0].folder.locked)
 
     def say(text):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -378,7 +358,7 @@ def test_a_stop_while_waiting(tmp_path):
     ending = train_together(jobs, lambda event: None, Execution("cpu", processes=1), say)
     assert jobs[0].folder.busy  # the other process still has it
     other.kill()
-    other.wait()
+    other.join(HANG_SECONDS)
     assert ending.signal == signal.SIGTERM
 
 

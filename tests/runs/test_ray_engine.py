@@ -106,6 +106,7 @@ def nodes(caches):
         yield up
 
 
+@pytest.mark.slow  # as all that begin a real cluster; tests/runs/test_ray_dispatch.py has a node that is left out
 def test_a_node_without_the_data_is_left_out(nodes, tmp_path):
     address, _ = nodes
     jobs, remarks = make_jobs(tmp_path, 3, scenario="made"), []

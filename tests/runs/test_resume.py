@@ -83,7 +83,11 @@ def test_killed_at_random_moments(uninterrupted, tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "code", "seeds"),
-    [(signal.SIGINT, 130, "0"), pytest.param(signal.SIGTERM, 143, "0,1", marks=pytest.mark.slow)],
+    [
+        (signal.SIGINT, 130, "0,1"),  # two runs: in two worker processes
+        pytest.param(signal.SIGINT, 130, "0", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, "0,1", marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_saves_and_says_how_to_go_on(number, code, seeds, uninterrupted, tmp_path):
     ended, printed = signalled(tmp_path, number, "--seeds", seeds)
@@ -91,7 +95,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code, seeds, uninterrupted
     assert "runs are unfinished" in printed
     assert f"--out {tmp_path} --seeds {seeds} --resume" in printed
     assert "Traceback" not in printed
-    finish(start(tmp_path, "--seeds", seeds, "--resume"))
+    assert run_cli([*COMMAND, "--out", str(tmp_path), "--seeds", seeds, "--resume", "--processes", "1"]) == 0
     for seed in map(int, seeds.split(",")):
         assert numbers(tmp_path, seed) == numbers(uninterrupted, seed)
 
@@ -207,12 +211,16 @@ def workers_train(process, out):
     return list(out.glob("*/seed-*/metrics.jsonl"))
 
 
-MOMENTS = [torch_is_loading, pytest.param(folders_are_made, marks=pytest.mark.slow), workers_train]
+MOMENTS = [
+    (torch_is_loading, "0"),  # one run is trained without workers
+    pytest.param(folders_are_made, "0-3", marks=pytest.mark.slow),
+    pytest.param(workers_train, "0-3", marks=pytest.mark.slow),  # quick above
+]
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_signal_at_any_moment_ends_the_command(tmp_path, moment):
-    process = start(tmp_path, "--seeds", "0-3")
+@pytest.mark.parametrize(("moment", "seeds"), MOMENTS)
+def test_a_signal_at_any_moment_ends_the_command(tmp_path, moment, seeds):
+    process = start(tmp_path, "--seeds", seeds)
     wait_until(lambda: moment(process, tmp_path), moment.__name__, process)
     os.killpg(process.pid, signal.SIGINT)
     _, printed = process.communicate(timeout=HANG_SECONDS)

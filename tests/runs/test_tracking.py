@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -209,11 +207,6 @@ def test_a_library_that_is_missing(name, missing, monkeypatch):
 def test_an_unknown_tracker():
     with pytest.raises(BadInput, match=r'unknown tracker "tensorbord" .did you mean "tensorboard"'):
         run_all([], lambda event: None, Execution("cpu", track="tensorbord"))
-
-
-def test_nothing_is_imported_unless_asked_for():
-    code = "import sys, gcr.runs.engine; print({'ray', 'mlflow', 'tensorboard', 'wandb'} & sys.modules.keys())"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
 
 # --- Weights & Biases, offline: every number once, whatever happens to the run or to the tracker

@@ -74,9 +74,15 @@ def test_steps_equal_those_written_by_hand(kind, scenario):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("make", [vit, lambda: build("convnet", (1, 6, 6), 6, seed=0)])
-def test_a_stopped_run_continues_to_the_bit(kind, make, tmp_path):
+def convnet():
+    return build("convnet", (1, 6, 6), 6, seed=0)
+
+
+ON_CONVNET = [pytest.param(convnet, kind, marks=[pytest.mark.slow] * (kind not in ("fused", "ours"))) for kind in KINDS]
+
+
+@pytest.mark.parametrize(("make", "kind"), [*((vit, kind) for kind in KINDS), *ON_CONVNET])
+def test_a_stopped_run_continues_to_the_bit(make, kind, tmp_path):
     def new_run(folder, stop=lambda: False):
         folder.mkdir(exist_ok=True)
         net = make()
@@ -179,8 +185,9 @@ def test_steps_under_a_schedule_equal_those_with_rates_set_by_hand(scenario):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("steps", [4, 7, 9])  # within an epoch, in another task, at the end of an epoch
-def test_a_scheduled_run_continues_to_the_bit(schedule, steps, tmp_path):
+def test_a_scheduled_run_continues_to_the_bit(schedule, tmp_path):
+    """Stopped within an epoch, in another task, and at the end of an epoch."""
+
     def new_run(folder, stop=lambda: False):
         folder.mkdir(exist_ok=True)
         net = vit()
@@ -190,10 +197,12 @@ def test_a_scheduled_run_continues_to_the_bit(schedule, steps, tmp_path):
 
     whole = new_run(tmp_path / "whole")
     list(whole.advance())
-    left = iter(range(steps))
-    stopped = new_run(tmp_path / "stopped", stop=lambda: next(left, None) is None)
-    with pytest.raises(Stopped):
-        list(stopped.advance())
+    going = []
+    for steps in (4, 7, 9):
+        going.append(new_run(tmp_path / "stopped", stop=lambda steps=steps: going[-1].state.steps == steps))
+        with pytest.raises(Stopped):
+            list(going[-1].advance())
+        assert going[-1].state.steps == steps
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         again = new_run(tmp_path / "stopped")
@@ -305,7 +314,7 @@ def test_objects_of_a_wrong_kind_are_refused(changed, message, scenario):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["momentum", "adamw", "nadam", "ours"])
-@pytest.mark.parametrize("make", [vit, lambda: build("convnet", (1, 6, 6), 6, seed=0)])
+@pytest.mark.parametrize("make", [vit, convnet])
 @pytest.mark.parametrize("schedule", [None, lambda o, n: StepLR(o, n // 3), SCHEDULES["cosine"]])
 def test_captured_steps_equal_eager_ones(kind, make, schedule):
     if kind == "ours":

@@ -273,8 +273,7 @@ def test_a_run_stops_between_batches_of_its_first_evaluation(tmp_path, monkeypat
     assert train_to(new_run(tmp_path), 3).state.steps == 3
 
 
-@pytest.mark.parametrize("steps", [9, 10, 18])
-def test_a_run_that_predicts_with_statistics_of_memory_goes_on_the_same(tmp_path, steps):
+def test_a_run_that_predicts_with_statistics_of_memory_goes_on_the_same(tmp_path):
     """A stage has three epochs of three steps: stopped at its end, just behind it, and at the next one's end."""
 
     def run(folder, stop=lambda: False):
@@ -289,12 +288,14 @@ def test_a_run_that_predicts_with_statistics_of_memory_goes_on_the_same(tmp_path
     (tmp_path / "whole").mkdir()
     for _ in whole.advance():
         pass
-    stopped = run(tmp_path, stop=lambda: stopped.state.steps == steps)
-    with pytest.raises(Stopped):
-        for _ in stopped.advance():
-            pass
+    going = []
+    for steps in (9, 10, 18):
+        going.append(run(tmp_path, stop=lambda steps=steps: going[-1].state.steps == steps))
+        with pytest.raises(Stopped):
+            list(going[-1].advance())
+        assert going[-1].state.steps == steps
     continued = run(tmp_path)
-    assert continued.state.steps == steps
+    assert continued.state.steps == 18
     for _ in continued.advance():
         pass
     assert continued.outcome().class_il == whole.outcome().class_il

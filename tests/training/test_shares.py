@@ -86,9 +86,11 @@ def _in_process(rank, world, folder, cases):
 
 
 def in_processes(world, cases):
-    """What each of ``world`` processes returns for each case, by name."""
+    """What each of ``world`` processes returns for each case, by name. Forked: a new one imports torch for seconds."""
+    import torch._dynamo  # once, before the forks: optimizers of torch ask for it
+
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(_in_process, (world, folder, cases), nprocs=world)
+        multiprocessing.start_processes(_in_process, (world, folder, cases), world, start_method="fork")
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(world)]
 
 
