@@ -199,10 +199,10 @@ def test_data_damaged_before_the_last_evaluation_end_a_run_that_goes_on_with_it(
     job = Job(experiment, RunFolder.of(tmp_path / "runs", experiment))
     real = loop.evaluate
 
-    def killed_in_the_last(net, scenario, method, extras):
+    def killed_in_the_last(*given):
         if len(job.folder.metrics()) == 2:
             raise KeyboardInterrupt
-        return real(net, scenario, method, extras)
+        return real(*given)
 
     monkeypatch.setattr(loop, "evaluate", killed_in_the_last)
     with pytest.raises(KeyboardInterrupt):
