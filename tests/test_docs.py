@@ -210,7 +210,9 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys):
     classes = [re.match(r"│ (\w[\w, ]*)", line) for line in shown.splitlines()]
     assert [found[1].strip() for found in classes if found] == [*"0123456", "old, mean"]
     assert outputs[-3:-1] == ["state is at version 2 again\n", "state: 1 checked, 0 damaged\n"]
-    assert re.search(r"^state: version 3, erased \d+ examples to replay and \d+ held out, of 100 given", outputs[-1], re.M)
+    assert re.search(
+        r"^state: version 3, erased \d+ examples to replay and \d+ held out, of 100 given", outputs[-1], re.M
+    )
 
 
 # --- Figures in the README and the docs equal what the files under results/ give

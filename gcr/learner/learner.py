@@ -216,6 +216,11 @@ class Learner(Core):
         or a function of ``memory`` that gives them, where other threads may change it. The next ``save`` to a folder
         removes all versions before it there. What the network learned stays in its weights."""
         engine, _ = self._with_memory("forget")
+        if isinstance(rows, str) or (isinstance(rows, list) and any(isinstance(row, str) for row in rows)):
+            raise BadInput(
+                f"rows must be a mask over memory, numbers of its rows or a function of memory, got {rows!r}; all of a "
+                "class are: learner.memory.labels == label"
+            )
         n = engine.erase(rows(self.memory) if callable(rows) else rows)
         if n:
             self.forgot = True

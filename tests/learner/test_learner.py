@@ -576,6 +576,9 @@ def test_a_memory_that_forgot_everything_is_filled_again():
     assert bool(learner.memory.examples.any(1).all())  # no free row was replayed or kept
     with pytest.raises(BadInput, match="rows must have row numbers from 0 to 19, got 20"):
         learner.forget([20])
+    for label in ("cat", ["cat", "dog"]):
+        with pytest.raises(BadInput, match="all of a class are: "):
+            learner.forget(label)
     with pytest.raises(BadInput, match="finetune keeps no memory"):
         gcr.Learner(mlp(), method=Finetune()).fit(*blobs([A, B]), epochs=1).forget([0])
 
