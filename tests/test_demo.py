@@ -1,4 +1,4 @@
-"""``gcr demo``: its table, its report, and every bit of its results. The quick tests train three methods with seed 0.
+"""``gcr demo``: its table, its report, and every bit of its results. The quick tests train four methods with seed 0.
 
 A change that is meant to change numbers writes ``tests/digests.json`` again and says so; the last one made our own
 networks channels last on a CPU. Every kind of CPU rounds in its own way: of those that are named by machine, vendor and
@@ -29,7 +29,7 @@ from gcr.runs.job import Execution, Job, run_job
 RECORDED = json.loads((Path(__file__).parent / "digests.json").read_text())
 CPUINFO = Path("/proc/cpuinfo")
 METHODS = ("finetune", "er", "der++", "gcr", "gcr+", "joint")
-QUICK = ("finetune", "gcr", "joint")  # the bits of all six: in the slow test of the whole demo
+QUICK = ("finetune", "gcr", "gcr+", "joint")  # the bits of all six: in the slow test of the whole demo
 
 
 def call_demo(out):
@@ -132,9 +132,9 @@ def test_the_demo_is_six_methods_with_three_seeds(monkeypatch, tmp_path):
 
 
 def test_demo_is_small(demo):
-    """18 runs of 370 steps take one to two minutes on two cores. Here are three."""
+    """18 runs of 370 steps take one to two minutes on two cores. Here are four."""
     results = [json.loads(file.read_text()) for file in demo[0].rglob("result.json")]
-    assert len(results) == 3
+    assert len(results) == len(QUICK)
     assert all(result["steps"] <= 500 for result in results)
 
 
@@ -148,14 +148,14 @@ def check_what_replay_is_for(folder, n, methods):
 
 
 def test_demo_shows_what_replay_is_for(demo):
-    check_what_replay_is_for(demo[0], 1, ["gcr-k100"])
+    check_what_replay_is_for(demo[0], 1, ["gcr-k100", "gcr-plus-k100"])
 
 
 def test_demo_again_keeps_what_is_there(demo):
     before = (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes()
     code, _, errors = quick_demo(demo[0])
     assert code == 0
-    assert "3 of 3 runs were there already" in errors
+    assert "4 of 4 runs were there already" in errors
     assert (demo[0] / "seq-digits-gcr-k100/seed-0/result.json").read_bytes() == before
 
 
