@@ -180,9 +180,9 @@ def causes() -> str:
         ("er", 200, "learning rate 0.1", "er-k200-lr0.1"),
         ("icarl", 500, "loss, replay and feature lengths as in Mammoth", "icarl-k500-mean-replay2-own"),
         ("gcr", 200, "variant `released`", "gcr-k200-reading-code"),
-        ("gcr", 200, "`contrast=logits`", "gcr-k200-logits"),
+        ("gcr", 200, "`contrast=logits`", "gcr-k200-logits-seeds-that-chose"),
         ("gcr", 2000, "`normalise=size`", "gcr-k2000-normalise-size"),
-        ("gcr", 2000, "`contrast=logits`", "gcr-k2000-logits"),
+        ("gcr", 2000, "`contrast=logits`", "gcr-k2000-logits-seeds-that-chose"),
     )
     groups = read("online-variants")
     lines, tests = [], []

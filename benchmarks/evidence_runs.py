@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from gcr import paper
-from gcr.analysis.load import metric_of
+from gcr.analysis.load import CHOSE, metric_of
 from gcr.analysis.statistics import Spread, compare, one_sample_p, significant_after_holm, spread, welch
 from gcr.experiments.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 LEVEL = 0.05
+UNTESTED = " (no test)"  # of a difference on seeds that chose a setting
 AT_TASK_ENDS = ("gem", "icarl")  # evaluated there alone, online: their forgetting and any-time accuracy do not compare
 NAMES = {
     "finetune": "finetune", "er": "ER", "gem": "GEM", "a-gem": "A-GEM", "gss": "GSS", "icarl": "iCaRL", "mir": "MIR",
@@ -112,8 +113,7 @@ def read(name: str) -> dict[str, Group]:
     groups: dict[str, Group] = {}
     for row in lines_of(name):
         place = row["path"].rsplit("/", 1)[0]
-        chose = place.startswith("seq-cifar") and place.endswith(("-seeds-that-chose", "-logits"))  # of GCR's variant
-        group = groups.setdefault(place, Group(row["experiment"], {}, chose))
+        group = groups.setdefault(place, Group(row["experiment"], {}, chose=place.endswith(CHOSE)))
         group.results[row["experiment"]["seed"]] = row["result"]
     return groups
 
@@ -194,5 +194,9 @@ def marked(differences: Sequence[Sequence[Difference | None]]) -> list[list[str]
     """Texts of a table of differences; * where p < 0.05 after Holm's correction over the whole table."""
     apart = iter(significant_after_holm([one and one[0] for row in differences for one in row], LEVEL))
     return [
-        ["–" if one is None else one[1] + "*" * of for one, of in zip(row, apart, strict=False)] for row in differences
+        [
+            "–" if one is None else one[1] + (UNTESTED if one[0] is None else "*" * of)
+            for one, of in zip(row, apart, strict=False)
+        ]
+        for row in differences
     ]

@@ -226,13 +226,17 @@ def _differences(pair: Pair) -> list[str]:
     different = differing(replace(first.experiment, seed=0), replace(second.experiment, seed=0))
     changed = [f"{key} ({ours}, {theirs})" for key, (ours, theirs) in different.items()]
     said = [f"they differ in {', '.join(changed)}" if changed else "they are the same experiment"]
+    on_chosen = [which for which, group in (("first", first), ("second", second)) if group.chose]
+    said += [f"a setting was chosen on the seeds of the {which}: no test of it is fair" for which in on_chosen]
     held = [first.memory_bytes, second.memory_bytes]
     if None not in held and held[0] != held[1]:
         said.append("memory: the first holds {:,} bytes, the second {:,}; compare at equal bytes".format(*held))
     if not pair.paired:
         why = "no seed in common"
         if pair.common:
-            online = "online on a GPU equal seeds are hardly correlated; --paired for pairs"
+            online = "of runs online on a GPU equal seeds are hardly correlated; --paired for pairs"
             why = online if _hardly_correlated(first, second) else f"asked for, {pair.common} common"
-        said.append(f"unpaired ({why}): {len(first.seeds)} seeds of the first, {len(second.seeds)} of the second")
+        n = len(first.seeds)
+        seeds = f"{n} {'seed' if n == 1 else 'seeds'} of the first, {len(second.seeds)} of the second"
+        said.append(f"unpaired ({why}): {seeds}")
     return said

@@ -25,6 +25,7 @@ from gcr.training.metrics import anytime_accuracy, forgetting_with_last
 StoredRun = RunFolder | PackedRun  # both have path, failure, experiment_values(), result(), metrics() and memory()
 
 MOST = 100  # percent
+CHOSE = "seeds-that-chose"  # how the name of such a folder ends
 PROTOCOLS = {"class_il": "class-IL", "task_il": "task-IL"}
 METRICS = {
     "accuracy": "accuracy",
@@ -98,6 +99,11 @@ class Group:
     @property
     def seconds(self) -> Spread | None:
         return spread([result["seconds"] for result in self.results])
+
+    @property
+    def chose(self) -> bool:
+        """Whether a setting was chosen on these seeds, as the name of their folder says: they do not prove it."""
+        return self.folder.name.endswith(CHOSE)
 
     @property
     def memory_bytes(self) -> int | None:

@@ -350,7 +350,7 @@ def table(
 def _metrics(text: str, *more: str) -> list[str]:
     from gcr.analysis.load import METRICS
 
-    names, known = text.split(","), [*METRICS, *more]
+    names, known = list(dict.fromkeys(text.split(","))), [*METRICS, *more]
     for name in names:
         if name not in known:
             raise unknown("metric", name, known)

@@ -16,7 +16,7 @@ from typing import Any
 
 from gcr import paper
 from gcr.analysis.formats import Entry, Sheet
-from gcr.analysis.load import METRICS, PROTOCOLS, Group
+from gcr.analysis.load import CHOSE, METRICS, PROTOCOLS, Group
 from gcr.analysis.statistics import (
     BOLD_P,
     FEW_SEEDS,
@@ -47,7 +47,6 @@ COLUMNS = [
 OURS_ALONE = 6  # columns that need no value of the paper
 MISSING = "missing"
 NAMED = 8  # runs left out that are named
-CHOSE = "seeds-that-chose"  # how the name of such a folder ends
 PAPERS = {"paper_mean", "paper_spread", "paper_bold", "difference", "paper_inside_95", "verdict"}  # of a record
 
 
@@ -71,7 +70,7 @@ class Row:
     @property
     def inside(self) -> bool | None:
         """Whether the paper's mean lies in our interval."""
-        if self.interval is None or self.cell.mean is None:
+        if self.interval is None or self.cell.mean is None or not self.comparable:
             return None
         return self.interval[0] <= self.cell.mean <= self.interval[1]
 
@@ -83,7 +82,7 @@ class Row:
 
     @property
     def comparable(self) -> bool:
-        return not self.apart and not (self.group is not None and _chose(self.group))
+        return not self.apart and not (self.group is not None and self.group.chose)
 
     @property
     def p(self) -> float | None:
@@ -176,13 +175,16 @@ def verdict_notes(found: Comparison, alone: str = "") -> list[str]:
     """What the last column says, where it is shown."""
     tests = sum(row.p is not None for row in found.rows)
     apart = [row.name for row in found.rows if row.apart]
-    chose = any(row.group is not None and _chose(row.group) for row in found.rows)
-    if not tests or len(columns_of(found, alone)) == OURS_ALONE:
+    chose = any(row.group is not None and row.group.chose for row in found.rows)
+    if len(columns_of(found, alone)) == OURS_ALONE:
         return []
     words = "verdict: the paper's mean is inside our 95% interval, or ours is above or below it"
-    return [
+    of_tests = [
         f"{words}; undecided: inside, with fewer than {FEW_SEEDS} seeds, or one seed",
         f"*: p < {BOLD_P} after Holm's correction over {tests} {'row' if tests == 1 else 'rows'}",
+    ]
+    return [
+        *(of_tests if tests else []),
         *([f"{', '.join(dict.fromkeys(apart))}: forgetting at the ends of tasks, not compared"] if apart else []),
         *([f"{CHOSE}: a setting was chosen on them, so they have no verdict"] if chose else []),
     ]
@@ -241,14 +243,10 @@ def _rows(cell: Cell, groups: Sequence[Group]) -> list[Row]:
     for group, words in zip(groups, distinctions(groups) if groups else [], strict=True):
         ours = group.spread(protocol, cell.metric)
         if ours is not None:
-            said = ", ".join(filter(None, [words, CHOSE if _chose(group) and CHOSE not in words else ""]))
+            said = ", ".join(filter(None, [words, CHOSE if group.chose and CHOSE not in words else ""]))
             name = f"{cell.method} ({said})" if said else cell.method
             rows.append(Row(cell, name, ours, interval(ours), group.by_seed(protocol, cell.metric), group=group))
     return rows or [Row(cell, cell.method)]
-
-
-def _chose(group: Group) -> bool:
-    return group.folder.name.endswith(CHOSE)
 
 
 def _best(rows: Sequence[Row]) -> Best:
@@ -302,7 +300,8 @@ def _place_of_group(group: Group) -> tuple[object, ...]:
 
 
 def _test_notes(bests: Sequence[Best], regimes: Collection[str]) -> list[str]:
-    tests = [name for regime, name in (("offline", "paired t-test"), ("online", "Welch's t-test")) if regime in regimes]
+    kinds = (("offline", "paired t-test, Welch's without common seeds"), ("online", "Welch's t-test"))
+    tests = [name for regime, name in kinds if regime in regimes]
     rule = f"{', online '.join(tests)}, p < {BOLD_P}, not corrected"
     notes = [f"bold: the best of a column and all not significantly worse ({rule})"]
     for text, count in Counter(text for found in bests for _, text in found.doubts).items():
@@ -311,7 +310,7 @@ def _test_notes(bests: Sequence[Best], regimes: Collection[str]) -> list[str]:
 
 
 def _pairwise_notes(rows: Sequence[Row], level: float) -> list[str]:
-    present = {row.name: row.by_seed for row in rows if row.by_seed}
+    present = {row.name: row.by_seed for row in rows if row.by_seed and row.comparable}
     if len(present) < 2:
         return []
     where = f"K = {rows[0].cell.buffer}"

@@ -268,9 +268,16 @@ def test_online_on_a_gpu_it_is_welchs_test_and_any_time_accuracy_comes_first(tmp
         ("NVIDIA H200", False): ("accuracy", "paired"),
     }
     first, second = groups["NVIDIA H200", True]
-    assert any("unpaired (online on a GPU equal seeds" in text for text in notes(pairs(first, [second])))
+    assert any("unpaired (of runs online on a GPU equal seeds" in text for text in notes(pairs(first, [second])))
     assert records(pairs(first, [second], paired=True))[0]["test"] == "paired"
     assert not any(text.startswith("memory: ") for text in notes(pairs(first, [first])))
+
+
+def test_a_comparison_on_seeds_that_chose_a_setting_says_so(tmp_path):
+    first, second = (put(tmp_path, name, dict(enumerate(OURS))) for name in ("a", "b-seeds-that-chose"))
+    said = "a setting was chosen on the seeds of the second: no test of it is fair"
+    assert said in notes(pairs(first, [second], ["accuracy"]))
+    assert not any("chosen on" in text for text in notes(pairs(first, [first], ["accuracy"])))
 
 
 def test_bold_is_corrected_for_the_number_of_lines(tmp_path):

@@ -224,7 +224,7 @@ def test_two_experiments_are_compared_on_equal_seeds(tmp_path):
     folders = [tmp_path / f"seq-digits-er-k100-lr{lr}" for lr in (0.1, 0.01)]
     done = here("compare", *folders, "--metrics", "accuracy", "--format", "csv")
     assert done.stdout.startswith(f"{HEAD}\n{folders[0].name},{folders[1].name},class-il,accuracy,")
-    several = here("compare", *folders, folders[0], "--metrics", "accuracy", "--format", "json")
+    several = here("compare", *folders, folders[0], "--metrics", "accuracy,accuracy", "--format", "json")
     assert [row["second_name"] for row in json.loads(several.stdout)] == [folders[n].name for n in (1, 1, 0, 0)]
     refused(here("compare", folders[0]), "Missing argument 'OTHERS...'")
     assert "they differ in optimizer.lr (0.1, 0.01)" in here("compare", *folders).stdout

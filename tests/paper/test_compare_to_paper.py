@@ -109,6 +109,9 @@ def test_seeds_that_chose_a_setting_are_shown_without_a_verdict(tmp_path):
     (tmp_path / "gcr").rename(tmp_path.parent / "elsewhere")
     (row,) = (row for row in compare(read_runs(tmp_path).groups, "offline-accuracy").rows if row.cell == cell)
     assert row.name == "gcr (seeds-that-chose)"
+    alone = compare(read_runs(tmp_path).groups, "offline-accuracy")
+    assert verdict_notes(alone) == ["seeds-that-chose: a setting was chosen on them, so they have no verdict"]
+    assert {record["paper_inside_95"] for record in records(alone)} == {None}
 
 
 def test_online_seeds_need_not_be_the_same(tmp_path):
