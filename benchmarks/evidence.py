@@ -30,14 +30,13 @@ def insert(page: str, name: str, table: str) -> str:
     return found
 
 
-def alike(one: str, other: str, tolerance: float = 0.05) -> bool:
-    """Whether two drawings say the same: equal words, and numbers within ``tolerance``, as machines round. Names of
-    shapes hang on the last digit."""
+def alike(one: str, other: str) -> bool:
+    """Whether two drawings say the same: equal words, and numbers within 0.05, as machines round. Names of shapes hang
+    on the last digit."""
     without_names = (re.sub(r"\b[mp][0-9a-f]{9,10}\b", "", text) for text in (one, other))
     parts = (re.split(r"(-?\d+\.\d+)", text) for text in without_names)
     return all(
-        mine == theirs
-        or (index % 2 and mine and theirs and math.isclose(float(mine), float(theirs), abs_tol=tolerance))
+        mine == theirs or (index % 2 and mine and theirs and math.isclose(float(mine), float(theirs), abs_tol=0.05))
         for index, (mine, theirs) in enumerate(zip_longest(*parts))
     )
 

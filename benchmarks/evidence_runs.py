@@ -17,7 +17,6 @@ from gcr.experiments.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 LEVEL = 0.05
-UNTESTED = " (no test)"  # of a difference on seeds that chose a setting
 AT_TASK_ENDS = ("gem", "icarl")  # evaluated there alone, online: their forgetting and any-time accuracy do not compare
 NAMES = {
     "finetune": "finetune", "er": "ER", "gem": "GEM", "a-gem": "A-GEM", "gss": "GSS", "icarl": "iCaRL", "mir": "MIR",
@@ -191,11 +190,12 @@ def difference(first: Group, second: Group, metric: str) -> Difference:
 
 
 def marked(differences: Sequence[Sequence[Difference | None]]) -> list[list[str]]:
-    """Texts of a table of differences; * where p < 0.05 after Holm's correction over the whole table."""
+    """Texts of a table of differences; * where p < 0.05 after Holm's correction over the whole table. Those on seeds
+    that chose a setting have no test."""
     apart = iter(significant_after_holm([one and one[0] for row in differences for one in row], LEVEL))
     return [
         [
-            "–" if one is None else one[1] + (UNTESTED if one[0] is None else "*" * of)
+            "–" if one is None else one[1] + (" (no test)" if one[0] is None else "*" * of)
             for one, of in zip(row, apart, strict=False)
         ]
         for row in differences

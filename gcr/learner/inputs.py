@@ -238,8 +238,8 @@ def columns_of(x: Any) -> tuple[Hashable, ...]:
 
 def _refuse_others(given: Iterable[Hashable], names: tuple[Hashable, ...], what: str) -> None:
     """An error unless these are the names, in any order."""
-    given = list(given)
-    missing, unknown = [n for n in names if n not in given], [n for n in given if n not in names]
+    here, wanted = dict.fromkeys(given), dict.fromkeys(names)  # there may be thousands, in each example of a stream
+    missing, unknown = [n for n in wanted if n not in here], [n for n in here if n not in wanted]
     if missing or unknown:
         lacks = f"lacks {missing[0]!r}" if missing else f"has {unknown[0]!r} too"
         raise BadInput(
