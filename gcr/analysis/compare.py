@@ -1,7 +1,6 @@
 """What ``gcr compare`` shows: an experiment next to others, metric by metric.
 
-Paired on the seeds that both have. By Welch's test over all seeds of each without a common seed, where asked, and
-online on a GPU: equal seeds are hardly correlated there (docs/appendix.md). Holm's correction is over all lines of all
+``why_unpaired`` says which test is used, here and in ``gcr table --paper``. Holm's correction is over all lines of all
 pairs.
 """
 
@@ -21,7 +20,8 @@ from gcr.experiments.describe import differing
 from gcr.runs.folder import RunFolder
 from gcr.settings import BadInput
 
-COLUMNS = ["", "first", "second", "first - second", "seeds", "p", "p (Holm)", "effect"]
+COLUMNS = ["", "first", "second", "first - second", "seeds", "test", "p", "p (Holm)", "effect"]
+ON_A_GPU = "online on a GPU equal seeds of two methods are hardly correlated"
 AT_THE_END = ("accuracy",)  # metrics of the last evaluation alone, which all methods have at the same moment
 SHOWN = ("accuracy", "forgetting", "anytime", "learning")  # unless asked for others
 
@@ -36,8 +36,9 @@ class Line:
     p_holm: float | None = None  # once it is ``corrected``
 
     @property
-    def paired(self) -> bool:
-        return self.test.n_second is None
+    def kind(self) -> str:
+        """Of its test; without one, of the seeds that the means are over."""
+        return "paired" if self.test.n_second is None else "Welch"
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,23 @@ class Pair:
     second: Group
     name: str  # of the second, distinct from those of other pairs
     lines: list[Line]
+    unpaired: str  # why; empty: paired
 
-    @property
-    def paired(self) -> bool:
-        return self.lines[0].paired
 
-    @property
-    def common(self) -> int:
-        """Seeds that both have."""
-        return len(set(self.first.seeds) & set(self.second.seeds))
+def why_unpaired(first: Group, second: Group, paired: bool | None = None) -> str:
+    """Why Welch's test over all seeds of each compares the two; empty: pairs of equal seeds do, in a paired t-test.
+
+    The rule of ``gcr compare``, and of bold in ``gcr table --paper``. Pairs help where equal seeds share their noise:
+    not online on a GPU, where a seed trained again ends elsewhere (docs/choose.md). ``paired``: what was asked for.
+    """
+    common = set(first.seeds) & set(second.seeds)
+    if not common:
+        return "no seed in common"
+    if paired is not None:
+        return "" if paired else f"asked for, {len(common)} common"
+    both = (first, second)
+    on_gpu = any(result.get("device", "cpu") != "cpu" for group in both for result in group.results)
+    return ON_A_GPU if on_gpu and all(group.experiment.stream.online for group in both) else ""
 
 
 def one_group(path: Path, runs: Runs) -> Group:
@@ -69,13 +78,11 @@ def pairs(
     """The first experiment with each of the others. ``paired``: what the test is, where both are possible."""
     if metrics is None:  # final accuracy online hangs on the last stream
         metrics = sorted(SHOWN, key=lambda name: name != "anytime") if first.experiment.stream.online else SHOWN
-    names = shortest_distinct([second.folder.parts for second in others])
-    return corrected(
-        [
-            Pair(first, second, name, _lines(first, second, metrics, paired))
-            for second, name in zip(others, names, strict=True)
-        ]
-    )
+    found = []
+    for second, name in zip(others, shortest_distinct([second.folder.parts for second in others]), strict=True):
+        why = why_unpaired(first, second, paired)
+        found.append(Pair(first, second, name, _lines(first, second, metrics, paired=not why), why))
+    return corrected(found)
 
 
 def corrected(family: Sequence[Pair]) -> list[Pair]:
@@ -84,10 +91,7 @@ def corrected(family: Sequence[Pair]) -> list[Pair]:
     return [replace(pair, lines=[replace(line, p_holm=next(values)) for line in pair.lines]) for pair in family]
 
 
-def _lines(first: Group, second: Group, metrics: Sequence[str], paired: bool | None) -> list[Line]:
-    if paired is None:
-        paired = not _hardly_correlated(first, second)
-    paired = paired and bool(set(first.seeds) & set(second.seeds))
+def _lines(first: Group, second: Group, metrics: Sequence[str], paired: bool) -> list[Line]:
     made = []
     for protocol, metric in ((protocol, metric) for protocol in PROTOCOLS for metric in metrics):
         ours, theirs = first.by_seed(protocol, metric), second.by_seed(protocol, metric)
@@ -102,13 +106,6 @@ def _lines(first: Group, second: Group, metrics: Sequence[str], paired: bool | N
     return made
 
 
-def _hardly_correlated(first: Group, second: Group) -> bool:
-    """Over equal seeds: online on a GPU."""
-    both = (first, second)
-    on_gpu = any(result.get("device", "cpu") != "cpu" for group in both for result in group.results)
-    return on_gpu and all(group.experiment.stream.online for group in both)
-
-
 def _evaluated_alike(first: Group, second: Group) -> bool:
     """Online, methods that need task boundaries are evaluated there, others after every stream."""
     online = [group.experiment.method.stages for group in (first, second) if group.experiment.stream.online]
@@ -116,17 +113,26 @@ def _evaluated_alike(first: Group, second: Group) -> bool:
 
 
 def sheet(found: Sequence[Pair]) -> Sheet:
-    several = len(found) > 1
+    """With a column for the test, where rows differ in it."""
+    several, kinds = len(found) > 1, _kinds(found)
+    shown = [c for c, name in enumerate(COLUMNS) if name != "test" or len(kinds) > 1]
     rows = []
     for pair in found:
         for line in pair.lines:
             bold = line.p_holm is not None and line.p_holm < BOLD_P
             label, *numbers = _texts(line)
-            rows.append([Entry(text, bold=bold) for text in (f"{pair.name}: {label}" if several else label, *numbers)])
-    seeds = {True: "common seeds", False: "all seeds of each, unpaired"}
-    over = " or ".join(seeds[kind] for kind in dict.fromkeys(pair.paired for pair in found))
+            texts = [f"{pair.name}: {label}" if several else label, *numbers]
+            rows.append([Entry(texts[c], bold=bold) for c in shown])
+    seeds = {"paired": "common seeds", "Welch": "all seeds of each, unpaired"}
+    over = " or ".join(seeds[kind] for kind in kinds)
     against = f"{len(found)} others" if several else found[0].name
-    return Sheet(f"{found[0].first.folder.name} against {against}: percent, mean ± SEM over {over}", COLUMNS, rows)
+    title = f"{found[0].first.folder.name} against {against}: percent, mean ± SEM over {over}"
+    return Sheet(title, [COLUMNS[c] for c in shown], rows)
+
+
+def _kinds(found: Sequence[Pair]) -> list[str]:
+    """Of their tests, each once."""
+    return [*dict.fromkeys(line.kind for pair in found for line in pair.lines)]
 
 
 def _texts(line: Line) -> list[str]:
@@ -136,7 +142,8 @@ def _texts(line: Line) -> list[str]:
     means = [str(of) if of else "–" for of in (line.first, line.second)]
     difference = "–" if test.difference is None else f"{test.difference:+.2f}"
     difference += "" if test.sem is None else f" ± {test.sem:.2f}"
-    return [f"{PROTOCOLS[line.protocol]} {METRICS[line.metric]}", *means, difference, test.seeds, *both, effect]
+    label = f"{PROTOCOLS[line.protocol]} {METRICS[line.metric]}"
+    return [label, *means, difference, test.seeds, line.kind, *both, effect]
 
 
 def repeated(pairs: Sequence[tuple[Group, Sequence[RunFolder]]]) -> Sheet:
@@ -184,8 +191,8 @@ def records(found: Sequence[Pair]) -> list[dict[str, object]]:
             "difference": line.test.difference,
             "sem": line.test.sem,
             "n": line.test.n,
-            "n_second": line.test.n if line.paired else line.test.n_second,
-            "test": "paired" if line.paired else "welch",
+            "n_second": line.test.n if line.kind == "paired" else line.test.n_second,
+            "test": line.kind.lower(),
             "p": line.test.p,
             "effect": line.test.effect,
             "p_holm": line.p_holm,
@@ -202,16 +209,18 @@ def records(found: Sequence[Pair]) -> list[dict[str, object]]:
 def notes(found: Sequence[Pair]) -> list[str]:
     tests = sum(line.test.p is not None for pair in found for line in pair.lines)
     over = "1 line" if tests == 1 else f"{tests} lines"
-    kinds = dict.fromkeys(pair.paired for pair in found)
-    test = " or ".join("a paired t-test" if paired else "Welch's t-test" for paired in kinds)
+    kinds = _kinds(found)
+    several = len(kinds) > 1
+    names = {"paired": "a paired t-test", "Welch": "Welch's t-test"}
+    test = " or ".join(names[kind] for kind in kinds) + ", as each row says" * several
     effects = {
-        True: "the mean of the differences in their standard deviations",
-        False: "the difference of the means in pooled standard deviations",
+        "paired": "the mean of the differences in their standard deviations",
+        "Welch": "the difference of the means in pooled standard deviations",
     }
     return [
         *_of_each(found, _differences),
         f"p: {test}; p (Holm): after Holm's correction over {over}; bold: p (Holm) < {BOLD_P}",
-        *(f"effect: {effects[paired]} (Cohen's d)" for paired in kinds),
+        *(f"effect{f', {kind}' * several}: {effects[kind]} (Cohen's d)" for kind in kinds),
         *_of_each(found, lambda pair: [warning for line in pair.lines for warning in line.test.warnings]),
     ]
 
@@ -231,11 +240,8 @@ def _differences(pair: Pair) -> list[str]:
     held = [first.memory_bytes, second.memory_bytes]
     if None not in held and held[0] != held[1]:
         said.append("memory: the first holds {:,} bytes, the second {:,}; compare at equal bytes".format(*held))
-    if not pair.paired:
-        why = "no seed in common"
-        if pair.common:
-            online = "of runs online on a GPU equal seeds are hardly correlated; --paired for pairs"
-            why = online if _hardly_correlated(first, second) else f"asked for, {pair.common} common"
+    if pair.unpaired:
+        why = pair.unpaired + "; --paired for pairs" * (pair.unpaired == ON_A_GPU)
         n = len(first.seeds)
         seeds = f"{n} {'seed' if n == 1 else 'seeds'} of the first, {len(second.seeds)} of the second"
         said.append(f"unpaired ({why}): {seeds}")

@@ -18,7 +18,7 @@ test or an interval is asked for.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -72,6 +72,7 @@ class Comparison:
 class Best:
     labels: tuple[str, ...]  # what is printed bold
     doubts: tuple[tuple[str, str], ...]  # a pair that was compared, and what weakens that
+    tests: tuple[str, ...] = ()  # by which the others were compared with the best
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -199,11 +200,17 @@ def significant_after_holm(values: Sequence[float | None], level: float = BOLD_P
     return [p is not None and p < level for p in after_holm(values)]
 
 
-def best(of: Mapping[str, BySeed], *, higher: bool = True, level: float = BOLD_P, paired: bool = True) -> Best:
+def best(
+    of: Mapping[str, BySeed],
+    *,
+    higher: bool = True,
+    level: float = BOLD_P,
+    why_unpaired: Callable[[str, str], str] = lambda first, second: "",
+) -> Best:
     """The paper's rule for bold: the best mean, and all that are not significantly worse than it.
 
-    Without common seeds, or with ``paired=False``, by Welch's test. What cannot be tested against the best (too few
-    seeds) is not bold; the warnings say so.
+    ``why_unpaired`` says of two labels why Welch's test compares them; empty: a paired one does. What cannot be tested
+    against the best (too few seeds) is not bold; the warnings say so.
     """
     present = {label: values for label, values in of.items() if values}
     if not present:
@@ -211,21 +218,21 @@ def best(of: Mapping[str, BySeed], *, higher: bool = True, level: float = BOLD_P
     sign = 1.0 if higher else -1.0
     means = {label: sign * sum(values.values()) / len(values) for label, values in present.items()}
     leader = max(means, key=means.__getitem__)
-    bold, doubts = [], []
+    bold, doubts, tests = [], [], []
     for label, values in present.items():
         if label == leader:
             bold.append(label)
             continue
-        common = values.keys() & present[leader].keys()
-        found = (compare if paired and common else welch)(values, present[leader])
+        why = why_unpaired(label, leader)
+        found = (welch if why else compare)(values, present[leader])
+        tests.append(f"Welch's t-test, {why}" if why else "a paired t-test")
         pair = f"{label} against {leader}"
-        doubts += [(pair, "no common seeds: Welch's t-test")] if paired and not common else []
         doubts += [(pair, text) for text in found.warnings]
         if found.p is None or found.difference is None:
             doubts.append((pair, "cannot be tested, so not bold"))
         elif not found.significant(level) or sign * found.difference > 0:  # or even better on the common seeds
             bold.append(label)
-    return Best(tuple(bold), tuple(doubts))
+    return Best(tuple(bold), tuple(doubts), tuple(tests))
 
 
 def not_apart(of: Mapping[str, BySeed], level: float = PAIRWISE_P) -> list[tuple[str, str, Comparison]]:

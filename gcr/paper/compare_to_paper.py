@@ -2,19 +2,20 @@
 
 A run is compared with a cell if it keeps to all that the paper fixes for it (``paper.departures``). That includes the
 values chosen for the cell's protocol: runs with class-IL's values are not compared with the paper's task-IL. Bold
-follows the paper's rule in each column: the best, and all not significantly worse (p < 0.05, not corrected). Offline
-the test is paired; online seeds of two methods are not correlated, and it is Welch's. The paper's ± is shown, and no
-test uses it. Seeds that chose a setting do not prove it: runs in a folder that says so are shown without a verdict.
+follows the paper's rule in each column: the best, and all not significantly worse (p < 0.05, not corrected). The test
+is that of ``gcr compare``. The paper's ± is shown, and no test uses it. Seeds that chose a setting do not prove it:
+runs in a folder that says so are shown without a verdict.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gcr import paper
+from gcr.analysis.compare import why_unpaired
 from gcr.analysis.formats import Entry, Sheet
 from gcr.analysis.load import CHOSE, METRICS, PROTOCOLS, Group
 from gcr.analysis.statistics import (
@@ -136,7 +137,7 @@ def compare(
         replace(row, bold=row.ours is not None and row.name in bests[row.cell.column].labels, significant=of)
         for row, of in zip(rows, apart, strict=True)
     ]
-    notes = _test_notes(list(bests.values()), {cell.regime for cell in about.cells})
+    notes = _test_notes(list(bests.values()))
     if about.pairwise_p is not None:
         notes += [text for members in columns.values() for text in _pairwise_notes(members, about.pairwise_p)]
     printed = [f"of the paper's table: {note}" for note in about.notes]
@@ -250,9 +251,10 @@ def _rows(cell: Cell, groups: Sequence[Group]) -> list[Row]:
 
 
 def _best(rows: Sequence[Row]) -> Best:
-    cell = rows[0].cell
     present = {row.name: row.by_seed for row in rows if row.by_seed and row.comparable}
-    return best(present, higher=cell.metric == "accuracy", paired=cell.regime == "offline")
+    groups = {row.name: row.group for row in rows if row.group}
+    higher = rows[0].cell.metric == "accuracy"
+    return best(present, higher=higher, why_unpaired=lambda a, b: why_unpaired(groups[a], groups[b]))
 
 
 def entries(row: Row) -> list[Entry]:
@@ -299,12 +301,11 @@ def _place_of_group(group: Group) -> tuple[object, ...]:
     return made.scenario, made.stream.regime, made.method.name, selector, buffer
 
 
-def _test_notes(bests: Sequence[Best], regimes: Collection[str]) -> list[str]:
-    kinds = (("offline", "paired t-test, Welch's without common seeds"), ("online", "Welch's t-test"))
-    tests = [name for regime, name in kinds if regime in regimes]
-    rule = f"{', online '.join(tests)}, p < {BOLD_P}, not corrected"
-    notes = [f"bold: the best of a column and all not significantly worse ({rule})"]
-    for text, count in Counter(text for found in bests for _, text in found.doubts).items():
+def _test_notes(bests: Sequence[Best]) -> list[str]:
+    notes = [f"bold: the best of a column and all not significantly worse (p < {BOLD_P}, not corrected)"]
+    tests = [f"bold by {test}" for found in bests for test in found.tests]
+    doubts = [text for found in bests for _, text in found.doubts]
+    for text, count in Counter(tests + doubts).items():
         notes.append(f"{text} ({count} {'comparison' if count == 1 else 'comparisons'})")
     return notes
 

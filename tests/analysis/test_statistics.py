@@ -268,7 +268,7 @@ def test_online_on_a_gpu_it_is_welchs_test_and_any_time_accuracy_comes_first(tmp
         ("NVIDIA H200", False): ("accuracy", "paired"),
     }
     first, second = groups["NVIDIA H200", True]
-    assert any("unpaired (of runs online on a GPU equal seeds" in text for text in notes(pairs(first, [second])))
+    assert any("unpaired (online on a GPU equal seeds" in text for text in notes(pairs(first, [second])))
     assert records(pairs(first, [second], paired=True))[0]["test"] == "paired"
     assert not any(text.startswith("memory: ") for text in notes(pairs(first, [first])))
 
@@ -330,10 +330,29 @@ def test_several_others_are_one_family(tmp_path):
     said = notes(found)
     assert said[0] == "near: they differ in optimizer.lr (0.1, 0.2)"
     assert "far: unpaired (no seed in common): 6 seeds of the first, 5 of the second" in said
-    assert (
-        "p: a paired t-test or Welch's t-test; p (Holm): after Holm's correction over 4 lines; bold: p (Holm) < 0.05"
-        in said
-    )
+
+
+def test_each_row_says_its_test_where_rows_differ(tmp_path):
+    first = put(tmp_path, "mine", dict(enumerate(OURS)))
+    near = put(tmp_path, "near", dict(enumerate(THEIRS)), lr=0.2)
+    far = put(tmp_path, "far", dict(enumerate(THEIRS, start=30)), method="gcr")
+    found = pairs(first, [near, far], ["accuracy"])
+    shown = sheet(found)
+    column = shown.columns.index("test")
+    tests = [row[column].text for row in shown.rows]
+    assert tests == ["paired", "paired", "Welch", "Welch"]
+    assert [line["test"] for line in records(found)] == [text.lower() for text in tests]
+    assert [len(row) for row in shown.rows] == [len(shown.columns)] * 4
+    said = notes(found)
+    over = "p (Holm): after Holm's correction over 4 lines; bold: p (Holm) < 0.05"
+    assert f"p: a paired t-test or Welch's t-test, as each row says; {over}" in said
+    assert "effect, paired: the mean of the differences in their standard deviations (Cohen's d)" in said
+    assert "effect, Welch: the difference of the means in pooled standard deviations (Cohen's d)" in said
+    for other, name in ((near, "a paired t-test"), (far, "Welch's t-test")):
+        alike = pairs(first, [other, other], ["accuracy"])
+        assert "test" not in sheet(alike).columns
+        assert {len(row) for row in sheet(alike).rows} == {len(sheet(alike).columns)}
+        assert any(text.startswith(f"p: {name}; p (Holm)") for text in notes(alike))
 
 
 def test_others_of_equal_names_are_told_apart(tmp_path):

@@ -6,6 +6,8 @@ import pytest
 from made_runs import count_reading
 
 from gcr import paper
+from gcr.analysis.compare import pairs
+from gcr.analysis.compare import records as records_of_pairs
 from gcr.analysis.formats import markdown
 from gcr.analysis.load import read_runs
 from gcr.analysis.tables import sheets as plain_sheets
@@ -121,7 +123,28 @@ def test_online_seeds_need_not_be_the_same(tmp_path):
     repeat(tmp_path, er, dict(enumerate([45.0, 44.0, 46.0, 43.0, 47.0], start=30)))
     found = compare(read_runs(tmp_path).groups, "online-accuracy")
     assert [row_of(found, cell).bold for cell in (gcr, der, er)] == [True, True, False]
-    assert any("Welch's t-test, p < 0.05" in note for note in found.notes)
+    assert "bold by Welch's t-test, no seed in common (2 comparisons)" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("regime", "device", "test"),
+    [
+        ("online", "NVIDIA H200", "Welch's t-test, online on a GPU equal seeds of two methods are hardly correlated"),
+        ("online", "cpu", "a paired t-test"),
+        ("offline", "NVIDIA H200", "a paired t-test"),
+    ],
+)
+def test_the_test_for_bold_is_that_of_gcr_compare(tmp_path, regime, device, test):
+    ours, theirs = [50.0, 54.0, 52.0, 51.0, 53.0], [49.0, 53.0, 51.2, 49.8, 52.0]  # p = 9e-5 in pairs, 0.35 unpaired
+    for method, values in (("gcr", ours), ("er", theirs)):
+        repeat(tmp_path, cell_of(f"{regime}-accuracy", method), values, device=device)
+    groups = read_runs(tmp_path).groups
+    found = compare(groups, f"{regime}-accuracy")
+    assert [note for note in found.notes if note.startswith("bold by")] == [f"bold by {test} (1 comparison)"]
+    paired = test == "a paired t-test"
+    er = row_of(found, cell_of(f"{regime}-accuracy", "er"))
+    assert er.bold is not paired
+    assert records_of_pairs(pairs(groups[0], groups[1:], ["accuracy"]))[0]["test"] == ("paired" if paired else "welch")
 
 
 def test_repeats_of_one_seed_are_no_cells(tmp_path):
