@@ -46,15 +46,21 @@ def targets() -> str:
             published = places() if repeats == 1 else {}
             gcr, der = (published.get((regime, scenario, buffer, method)) for method in ("gcr", "der++"))
             name = f"{DATA[scenario]} {regime}" + (", two steps" if repeats == 2 else "")
-            found = f"{group.mean('accuracy')} ({len(group.results)})" if group else "not run"
+            seeds = group.seeds.replace(" (", ", ").rstrip(")") if group else ""
+            found = f"{group.mean('accuracy')} ({seeds})" if group else "not run"
             minus = difference(group, gcr.group, "accuracy")[1] if group and gcr else "–"
             others = [str(cell.ours) if cell else "–" for cell in (gcr, der)]
             held = [f"{of.memory_bytes:,}" if of else "–" for of in (group, gcr and gcr.group, der and der.group)]
-            (cell,) = paper.find(f"{regime}-accuracy", scenario=scenario, protocol="class-il", metric="accuracy",
-                                 method="gcr", buffer=buffer)  # fmt: skip
-            rows.append([name, f"{buffer:,}", found, str(target), minus, *others, f"{cell.mean:.2f}", *held])
+            theirs = papers_gcr(regime, scenario, buffer)
+            rows.append([name, f"{buffer:,}", found, str(target), minus, *others, theirs, *held])
     head = ["scenario", "K", "GCR+ (seeds)", "target", "minus GCR", "GCR", "DER++", "paper's GCR"]
     return markdown([*head, "bytes, GCR+", "GCR", "DER++"], rows)
+
+
+def papers_gcr(regime: str, scenario: str, buffer: int) -> str:
+    (cell,) = paper.find(f"{regime}-accuracy", scenario=scenario, protocol="class-il", metric="accuracy",
+                         method="gcr", buffer=buffer)  # fmt: skip
+    return f"{cell.mean:.2f}"
 
 
 def published() -> str:
@@ -96,12 +102,13 @@ def comparisons() -> str:
                 texts = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, anytime)]
                 p = final.p if final.n == len(seeds) and name not in UNTESTED else None
                 held = f"{group.memory_bytes:,}"
-                found.append((f"{DATA[scenario]} {regime}", name, final.n, held, texts, p))
+                seeds = group.seeds.replace(str(len(group.results)), str(final.n), 1)
+                found.append((f"{DATA[scenario]} {regime}", name, seeds, held, texts, p))
     corrected = iter(after_holm([p for *_, p in found if p is not None], TESTS))
     rows = []
-    for where, name, n, held, texts, p in found:
+    for where, name, seeds, held, texts, p in found:
         after = f"{next(corrected):.2g}" if p is not None else "not tested"
-        rows.append([where, name, held, str(n), texts[0], after, texts[1]])
+        rows.append([where, name, held, seeds, texts[0], after, texts[1]])
     return markdown(["scenario", "GCR+ minus", "its bytes", "seeds", "final", "p, corrected", "any-time"], rows)
 
 
@@ -138,7 +145,8 @@ def ablation() -> str:
         for cell in CELLS
         if (name := f"{_start(*cell)}without-{part}-k500") in runs
     }
-    return _against_own("without", PARTS, groups, offline_seeds=3, announced=len(PARTS) * len(CELLS))
+    metrics = ("accuracy", "anytime", "forgetting")
+    return _against_own("without", PARTS, groups, metrics, offline_seeds=3, announced=len(PARTS) * len(CELLS))
 
 
 def selections() -> str:
@@ -149,26 +157,28 @@ def selections() -> str:
     names |= {("grad-approx", *cell): f"{_start(*cell)}as-gcr-k250" for cell in CELLS}
     groups = {key: runs[name] for key, name in names.items() if name in runs}
     run = {arm: about for arm, about in ARMS.items() if any(key[0] == arm for key in groups)}
-    return _against_own("rows kept by", run, groups, offline_seeds=8, announced=len(ARMS), by_cell=True)
+    metrics = ("accuracy", "anytime")
+    return _against_own("rows kept by", run, groups, metrics, offline_seeds=8, announced=len(ARMS), by_cell=True)
 
 
 def _against_own(
     head: str,
     arms: Mapping[str, tuple[str, object]],
     groups: Mapping[tuple[str, str, bool], Group],
+    metrics: tuple[str, ...],
     offline_seeds: int,
     announced: int,
     by_cell: bool = False,
 ) -> str:
-    """A row per arm, two columns per cell that has runs: the arm minus `gcr+` itself, final and any-time accuracy.
-    Final accuracy is tested: Holm's correction over all tests, or those of a cell."""
+    """A row per arm, columns per cell that has runs: the arm minus `gcr+` itself.
+    The first metric is tested: Holm's correction over all tests, or those of a cell."""
     found: dict[tuple[str, str, bool], list[str]] = {}
     tested: dict[tuple[str, str, bool], float] = {}
     for key, group in groups.items():
         _, scenario, online = key
         if (whole := own(scenario, online)) is not None and len(group.results) > 1:
-            final, anytime = (compare(group.by_seed(m), whole.by_seed(m)) for m in ("accuracy", "anytime"))
-            found[key] = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, anytime)]
+            final, *others = (compare(group.by_seed(m), whole.by_seed(m)) for m in metrics)
+            found[key] = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, *others)]
             if final.n == (15 if online else offline_seeds) and final.p is not None:
                 tested[key] = final.p
             else:
@@ -177,14 +187,15 @@ def _against_own(
         these = [key for key in tested if key[1:] in cells_together]
         for key, p in zip(these, after_holm([tested[key] for key in these], announced), strict=True):
             found[key][0] += "*" * (p < LEVEL)
+    for key in found:
+        found[key][0] += " †" * ("sources" in groups[key].seeds)
     run = [cell for cell in CELLS if any(key[1:] == cell for key in found)]
-    not_run = ["not run", "–"]
+    not_run = ["not run", *["–"] * (len(metrics) - 1)]
     rows = [
         [text, *(part for cell in run for part in found.get((arm, *cell), not_run))] for arm, (text, _) in arms.items()
     ]
-    columns = [
-        f"{DATA[s]} {'online' if on else 'offline'}{what}" for s, on in run for what in (", final", ", any-time")
-    ]
+    words = METRICS | {"forgetting": "forgetting"}
+    columns = [f"{DATA[s]} {'online' if on else 'offline'}, {words[metric]}" for s, on in run for metric in metrics]
     return markdown([head, *columns], rows)
 
 

@@ -125,7 +125,7 @@ def selection() -> str:
         if any(f"{scenario}-online-gcr-k{buffer}-{what}" in online for what in ROWS)
     } | {
         "S-CIFAR-10, K = 500, offline": [
-            first_seeds("offline", "seq-cifar10", 500),
+            again["seq-cifar10-gcr-k500"],
             None,
             None,
             offline["seq-cifar10-gcr-k500-class-balanced"],
@@ -213,7 +213,7 @@ def figures() -> str:
             rows.append([label, NAMES[cell.method], *_numbers(cell.group, f"{cell.paper:.2f}")])
         group = ours.get((scenario, regime, 1, buffer))
         if group:
-            rows.append([label, NAMES["gcr+"], *_numbers(group, "–")])
+            rows.append([label, NAMES["gcr+"], *_numbers(group, f"GCR {plus.papers_gcr(regime, scenario, buffer)}")])
     return markdown(["scenario", "method", "seeds", "accuracy", "paper", "any-time", "memory bytes"], rows)
 
 

@@ -36,7 +36,7 @@ FEW_STEPS = 20  # classes of a task may come over so many; the old network stays
 
 @dataclass(frozen=True)
 class GcrPlus(Method):
-    """The defaults were tuned on validation data (results/gcr-plus-registration.md)."""
+    """The defaults, but for `decay`, were tuned on validation data (results/gcr-plus-registration.md)."""
 
     name: ClassVar[str] = "gcr+"
     summary: ClassVar[str] = "GCR's terms on one draw, asymmetric softmax, an old network, an EMA predicts"
