@@ -102,13 +102,13 @@ def comparisons() -> str:
                 texts = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, anytime)]
                 p = final.p if final.n == len(seeds) and name not in UNTESTED else None
                 held = f"{group.memory_bytes:,}"
-                seeds = group.seeds.replace(str(len(group.results)), str(final.n), 1)
-                found.append((f"{DATA[scenario]} {regime}", name, seeds, held, texts, p))
+                of = group.seeds.replace(str(len(group.results)), str(final.n), 1)
+                found.append((f"{DATA[scenario]} {regime}", name, of, held, texts, p))
     corrected = iter(after_holm([p for *_, p in found if p is not None], TESTS))
     rows = []
-    for where, name, seeds, held, texts, p in found:
+    for where, name, of, held, texts, p in found:
         after = f"{next(corrected):.2g}" if p is not None else "not tested"
-        rows.append([where, name, held, seeds, texts[0], after, texts[1]])
+        rows.append([where, name, held, of, texts[0], after, texts[1]])
     return markdown(["scenario", "GCR+ minus", "its bytes", "seeds", "final", "p, corrected", "any-time"], rows)
 
 
