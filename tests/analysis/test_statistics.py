@@ -275,7 +275,7 @@ def test_online_on_a_gpu_it_is_welchs_test_and_any_time_accuracy_comes_first(tmp
 
 def test_a_comparison_on_seeds_that_chose_a_setting_says_so(tmp_path):
     first, second = (put(tmp_path, name, dict(enumerate(OURS))) for name in ("a", "b-seeds-that-chose"))
-    said = "a setting was chosen on the seeds of the second: no test of it is fair"
+    said = "a setting was chosen on the seeds of the second: no test"
     assert said in notes(pairs(first, [second], ["accuracy"]))
     assert not any("chosen on" in text for text in notes(pairs(first, [first], ["accuracy"])))
 
