@@ -69,7 +69,8 @@ def main() -> None:
                 stale.append(f"docs/{drawn.name}")
                 if not check:
                     figure.write_text(drawn.read_text())
-    print("\n".join(f"{'differs from results/' if check else 'written'}: {line}" for line in stale))
+    lines = [f"{'differs from results/' if check else 'written'}: {line}" for line in stale]
+    print("\n".join(lines) or "tables and figures agree with results/")
     if check:
         sys.exit(bool(stale))
 

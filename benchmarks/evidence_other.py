@@ -9,6 +9,7 @@ from typing import Any
 
 import measured
 from evidence_runs import (
+    AT_TASK_ENDS,
     METRICS,
     NAMES,
     ROOT,
@@ -199,18 +200,18 @@ def pairing() -> str:
     """Correlation over equal seeds, S-CIFAR online, and one difference by both tests."""
     own = [c for c in cells("accuracy") if c.regime == "online"]
     gcr = first_seeds("online", "seq-cifar10", 500)
-    methods = [
-        (a.group, b.group)
-        for a, b in combinations(own, 2)
-        if (a.scenario, a.group.buffer) == (b.scenario, b.group.buffer)
-    ]
+    methods = [(a, b) for a, b in combinations(own, 2) if (a.scenario, a.group.buffer) == (b.scenario, b.group.buffer)]
     start = "seq-cifar10-online-gcr-k500-"
     variants = {name.removeprefix(start): of for name, of in read("online-variants").items() if name.startswith(start)}
     random, lines = variants["class-balanced"], []
     for metric, label in (("anytime", "any-time"), ("accuracy", "final"), ("forgetting", "forgetting")):
         values = random.by_seed(metric), gcr.by_seed(metric)
         tests = [f"{of.difference:+.2f} ± {of.sem:.2f}, p = {of.p:.2g}" for of in (compare(*values), welch(*values))]
-        pairs = methods, [(gcr, variant) for variant in variants.values() if variant is not gcr]
+        alike = [pair for pair in methods if metric == "accuracy" or not {of.method for of in pair} & {*AT_TASK_ENDS}]
+        pairs = (
+            [(a.group, b.group) for a, b in alike],
+            [(gcr, variant) for variant in variants.values() if variant is not gcr],
+        )
         lines.append([label, *(f"{_correlation(of, metric):.2f}" for of in pairs), *tests])
     head = ["metric", "r between methods", "r of GCR and its variants", "random rows minus GCR, paired", "Welch"]
     return markdown(head, lines)

@@ -12,7 +12,7 @@ from typing import Any
 
 from gcr import paper
 from gcr.analysis.load import CHOSE, metric_of
-from gcr.analysis.statistics import Spread, compare, one_sample_p, significant_after_holm, spread, welch
+from gcr.analysis.statistics import FEW_SEEDS, Spread, compare, one_sample_p, significant_after_holm, spread, welch
 from gcr.experiments.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -180,18 +180,17 @@ Difference = tuple[float | None, str]  # p, None where nothing is tested; the te
 
 def difference(first: Group, second: Group, metric: str) -> Difference:
     """First minus second: paired over the seeds that both have; by Welch's test without common seeds and where they
-    are hardly correlated (``gpu_stream``)."""
+    are hardly correlated (``gpu_stream``). Fewer than five seeds, and those that chose a setting, have no test."""
     ours, theirs = first.by_seed(metric), second.by_seed(metric)
     paired = bool(ours.keys() & theirs.keys()) and not first.gpu_stream
     found = (compare if paired else welch)(ours, theirs)
     assert found.difference is not None
-    tested = not (first.chose or second.chose)
+    tested = not (first.chose or second.chose) and min(found.n, found.n_second or found.n) >= FEW_SEEDS
     return found.p if tested else None, f"{found.difference:+.2f} ± {found.sem:.2f}".replace("-0.00", "+0.00")
 
 
 def marked(differences: Sequence[Sequence[Difference | None]]) -> list[list[str]]:
-    """Texts of a table of differences; * where p < 0.05 after Holm's correction over the whole table. Those on seeds
-    that chose a setting have no test."""
+    """Texts of a table of differences; * where p < 0.05 after Holm's correction over the whole table."""
     apart = iter(significant_after_holm([one and one[0] for row in differences for one in row], LEVEL))
     return [
         [

@@ -65,6 +65,7 @@ def others(regime: str, metric: str, theirs: Mapping[int, tuple[int, ...]] | Non
     file = "online-variants" if regime == "online" else "offline-selection"  # with sizes that the paper has not got
     more = [group for name, group in read(file).items() if name.endswith(("-k1000", "-k4000"))]
     groups |= {(of.experiment["scenario"], of.buffer, of.experiment["method"]["name"]): of for of in more}
+    offline = regime == "offline"
     left_out = ("gcr", "gcr + reservoir", *(AT_TASK_ENDS if metric == "anytime" else ()))
     starts, differences = [], []
     pairs = [(*place, its) for place in wanted for its in ((place[1],) if theirs is None else theirs.get(place[1], ()))]
@@ -77,10 +78,11 @@ def others(regime: str, metric: str, theirs: Mapping[int, tuple[int, ...]] | Non
         rivals = [groups.get((scenario, its, method)) for method in methods]
         sizes = f"{buffer:,}" if its == buffer else f"{buffer:,}, others {its:,}"
         held = [f"{of.memory_bytes:,}" for of in (gcr, groups[scenario, its, "der++"])]
-        starts.append([DATA[scenario], sizes, *held, str(gcr.mean(metric))])
+        seeds = ["/".join("–" if of is None else str(len(of.results)) for of in (gcr, *rivals))]
+        starts.append([DATA[scenario], sizes, *(seeds if offline else []), *held, str(gcr.mean(metric))])
         differences.append([None if of is None else difference(gcr, of, metric) for of in rivals])
     minus = [f"minus {NAMES[method]}" for method in methods]
-    head = ["data", "K", "bytes, GCR", "DER++", f"GCR, {METRICS[metric]}", *minus]
+    head = ["data", "K", *(["seeds"] if offline else []), "bytes, GCR", "DER++", f"GCR, {METRICS[metric]}", *minus]
     return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
 
 
@@ -111,7 +113,7 @@ def coverage() -> str:
     return markdown(head, rows)
 
 
-def selection() -> str:
+def selection(*metrics: str) -> str:
     """Matched or random rows x fitted or unit weights; differences to matched rows with fitted weights."""
     online, offline, points = read("online-variants"), read("offline-variants"), read("digits-open-points")
     again = read("offline-selection")  # seeds that no choice was made by
@@ -152,8 +154,8 @@ def selection() -> str:
     for data, (base, *arms) in cases.items():
         assert base is not None
         seeds = "/".join("–" if of is None else str(len(of.results)) for of in (base, *arms))
-        for metric in ("anytime", "accuracy") if data.endswith("online") else ("accuracy", "anytime"):
-            starts.append([data, seeds, METRICS[metric], str(base.mean(metric))])
+        for metric in metrics if data.endswith("online") else metrics[::-1]:
+            starts.append([data, seeds, METRICS.get(metric, metric), str(base.mean(metric))])
             differences.append([None if group is None else difference(group, base, metric) for group in arms])
     return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
 
@@ -249,7 +251,7 @@ def variants() -> str:
     for label, place, others in cases:
         cell, online_cell = places()[*place, "gcr"], place[0] == "online"
         base, paper = cell.group if online_cell else first_seeds(*place), f"{cell.paper:.2f}"
-        default = "default" if online_cell else "default (released)"
+        default = "default" if online_cell else "default (released), seeds that chose"
         lines.append([label, default, str(len(base.results)), str(base.mean("accuracy")), paper])
         tests.append([None, None])
         for name, group in others.items():
@@ -270,7 +272,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
         "docs/evidence.md",
         partial(others, "offline", "accuracy", theirs={500: (500, 1000), 2000: (2000, 4000)}),
     ),
-    "selection": ("docs/evidence.md", selection),
+    "selection": ("docs/evidence.md", partial(selection, "anytime", "accuracy")),
+    "selection-forgetting": ("docs/choose.md", partial(selection, "forgetting")),
     "points": ("docs/reproduce.md", points),
     "figures": ("README.md", figures),
     "methods": ("docs/methods.md", methods),
