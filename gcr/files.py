@@ -40,6 +40,7 @@ MAX_JSON_BYTES, MAX_JSON_DEPTH = 32 * 2**20, 64
 KINDS = {b"sha256": 64, b"crc32": 8}  # with the number of their digits
 DIGEST = re.compile(rb'\\?"digest\\?":\s?\\?"(sha256|crc32):([0-9a-f]+)\\?"')
 TRACE = re.compile(rb'"digest|digest\\?"|sha256:|crc32:')  # of a digest that is itself damaged
+MOVED = re.compile(rb'sha256:|"digest":\s?"s')  # and of one in swapped blocks, anywhere: other digests there are plain
 TAIL_BYTES = 100  # the end of a JSON file, with its digest
 HEADER_LENGTH = 8  # bytes before the header of a safetensors file
 
@@ -303,7 +304,7 @@ def _check(content: bytes, start: int, end: int, file: str | Path) -> bool:
     """Whether there is a digest between ``start`` and ``end``. ``Damaged`` if it is wrong."""
     *_, match = (None, *DIGEST.finditer(content, start, end))
     if match is None:
-        if TRACE.search(content, start, end):
+        if TRACE.search(content, start, end) or MOVED.search(content, 0, end):
             raise Damaged(file, "its digest is wrong")
         return False
     if _digest(content, match) != match[2]:

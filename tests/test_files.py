@@ -66,6 +66,18 @@ def test_overwritten_stretches_are_seen(content, read, data):
             read(damaged)
 
 
+@pytest.mark.parametrize(("content", "read"), KINDS[:2])
+def test_swapped_blocks_are_seen(content, read):
+    """Also where a part of the digest's own name lies in another place then."""
+    size = 64
+    for one in range(len(content) - size + 1):
+        for other in range(one + size, len(content) - size + 1):
+            between = content[one + size : other]
+            damaged = content[other : other + size] + between + content[one : one + size]
+            with pytest.raises(Damaged, match="f is damaged"):
+                read(content[:one] + damaged + content[other + size :])
+
+
 @settings(max_examples=50)
 @given(
     st.dictionaries(

@@ -75,6 +75,10 @@ class Layout:
         for part in value["parts"]:
             if not all(type(n) is int and n >= 0 for n in part["shape"]) or math.prod(part["shape"]) > MOST_NUMBERS:
                 raise Misfit(f"layout.parts must have a shape of whole numbers, got {part['shape']!r:.40}")
+        names = [part["name"] for part in value["parts"]]
+        right = {"tensor": [""], "tuple": [str(place) for place in range(len(names))]}.get(value["kind"], names)
+        if names != right:
+            raise Misfit(f"layout.parts of a {value['kind']} must have the names {right!r:.40}, got {names!r:.40}")
         parts = tuple(Part(p["name"], p["dtype"], tuple(p["shape"])) for p in value["parts"])
         return cls(value["kind"], parts, tuple(map(from_json, value.get("names", ()))))
 

@@ -403,6 +403,7 @@ def test_a_whole_state_with_values_of_another_kind_is_refused(where, value, tmp_
         (lambda about, tensors: about["layout"].update(kind="x"), "layout.kind must be one of tensor, tuple, dict"),
         (lambda about, tensors: about["layout"]["parts"][0].update(shape=[10**9]), "layout.parts must have a shape of"),
         (lambda about, tensors: about["layout"]["parts"][0].update(shape=[3]), "layout.parts must be those of memory"),
+        (lambda about, tensors: about["layout"]["parts"][0].update(name="x"), "layout.parts of a tensor must have the"),
         (lambda about, tensors: about.update(classes=[]), "classes must not be empty"),
         (lambda about, tensors: about["optimizer"]["groups"][0].update(differentiable=None), "must be true or false"),
         (
