@@ -313,7 +313,7 @@ def _once(lists: Iterable[list[Any]]) -> list[Any]:
 
 def _place(run: StoredRun) -> tuple[list[str], bool, str]:
     """In the order of paths, a copy under another name behind what it was copied from."""
-    *above, name = (part.removesuffix(SUFFIX) for part in run.path.parts)
+    *above, name = (part.removesuffix(SUFFIX) for part in run.path.absolute().parts)
     return above, not name.startswith("seed-"), name
 
 

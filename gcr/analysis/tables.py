@@ -232,8 +232,8 @@ def _words(
 
 def shortest_distinct(paths: Sequence[tuple[str, ...]]) -> list[str]:
     """The last part of each path, or as many as it takes to make them differ."""
-    for depth in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(parts[-depth:]) for parts in paths]
+    for depth in range(1, max(map(len, paths)) + 2):
+        names = ["/".join(parts[-depth:]) or "." for parts in paths]
         if len(set(names)) == len(set(paths)):
             break
     return names

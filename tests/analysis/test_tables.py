@@ -264,6 +264,18 @@ def test_each_of_several_paths_must_hold_runs(tmp_path):
         read_runs(tmp_path / "a", tmp_path / "b")
 
 
+def test_a_folder_is_named_from_within(tmp_path, monkeypatch):
+    """Its path has no parts there."""
+    run = put(tmp_path, "er", 0, 10.0, name="a")
+    put(tmp_path, "er", 0, 10.0, name="b")
+    monkeypatch.chdir(tmp_path / "a")
+    assert [row[0] for row in table(read_runs(Path()).groups)] == ["er"]
+    names = [row[0] for row in table(read_runs(Path(), Path("../b")).groups)]
+    assert sorted(names) == ["er (folder=.)", "er (folder=b)"]
+    monkeypatch.chdir(run.path)
+    assert [row[0] for row in table(read_runs(Path()).groups)] == ["er"]
+
+
 def test_settings_and_folders_tell_three_rows_apart(tmp_path):
     put(tmp_path, "er", 0, 10.0, name="a")
     put(tmp_path, "er", 0, 10.0, name="b")
