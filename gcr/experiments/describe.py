@@ -11,7 +11,7 @@ from gcr import scenarios
 from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment, compose, compose_with, unused_by
 from gcr.experiments.names import plain
-from gcr.experiments.variants import VARIANTS, in_words
+from gcr.experiments.variants import FOLLOWS_LR, VARIANTS, in_words, of_method
 from gcr.settings import setting_names
 
 
@@ -75,9 +75,12 @@ def unusual(experiment: Experiment) -> set[str]:
     kept = (memory.selector.name, memory.buffer) if memory is not None else (None, None)
     about = (experiment.scenario, experiment.method.name, *kept, experiment.stream.online)
     settings = experiment.settings
-    found = set(_differing(settings, _usual(*about)))
+    follower = f"method.{of_method(FOLLOWS_LR, type(experiment.method), '')}"
+    followed = {follower: experiment.optimizer.lr} if follower in settings else {}
+    found = set(_differing(settings, {**_usual(*about), **followed}))
     if "training.epochs" in found:  # one epoch changes the default of memory.admit
-        found = {"training.epochs", *_differing(settings, _usual(*about, experiment.training.epochs))}
+        usual = {**_usual(*about, experiment.training.epochs), **followed}
+        found = {"training.epochs", *_differing(settings, usual)}
     return found - {"seed"}
 
 

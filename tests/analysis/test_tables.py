@@ -211,6 +211,19 @@ def test_optimizers_that_differ_between_methods_are_told(tmp_path):
     assert [row[0] for row in table(read_runs(tmp_path / "alike").groups)] == ["er", "gcr"]
 
 
+def test_equal_labels_of_several_tables_mean_equal_settings(tmp_path):
+    put(tmp_path, "gcr+", 0, 10.0, selector="reservoir", gamma=0, keep=0)
+    put(tmp_path, "der++", 0, 10.0, alpha=0.2)
+    put(tmp_path, "mir", 0, 10.0, lr=0.03)  # its virtual_lr follows
+    put(tmp_path, "er", 0, 10.0)
+    names = ["er", "mir (lr=0.03)", "der++ (alpha=0.2)", "gcr+ + reservoir (gamma=0.0, keep=0.0)"]
+    groups = read_runs(tmp_path).groups
+    assert [row[0] for row in table(groups)] == names
+    assert list(dict.fromkeys(line["method"] for line in records(groups))) == names
+    put(tmp_path / "other", "mir", 0, 10.0, lr=0.03, virtual_lr=0.1)
+    assert [row[0] for row in table(read_runs(tmp_path / "other").groups)] == ["mir (virtual_lr=0.1)"]
+
+
 def test_each_table_tells_what_differs_in_it(tmp_path):
     put(tmp_path, "er", 0, 10.0, epochs=2)
     put(tmp_path, "er", 0, 10.0, online=True, repeats=2)
