@@ -50,7 +50,7 @@ def checked_policy(memory: int | Policy, method: Method) -> Policy | None:
     if isinstance(memory, Policy):
         if memory.pool == "selector":
             raise BadInput("pool=selector looks at all examples of a task again; use pool=reservoir")
-        memory.check_predictor(method.name, bool(method.predictor))
+        memory.check_predictor(method.name, method.predicts_by_copy)
         return replace(memory, admit="all")  # an example is offered once, at first, when few are classified correctly
     return Policy(buffer=as_count("memory", memory, 1), selector=BalancedReservoir())
 

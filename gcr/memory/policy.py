@@ -209,8 +209,8 @@ class Policy(Settings):
         """Refuse ``pool_network=predictor`` where the method predicts with the trained network: not ``by_copy``."""
         if self.pool_network == "predictor" and not by_copy:
             raise BadInput(
-                f"pool_network must be trained with {method}, which predicts with the trained network, got predictor; "
-                "leave it out, or use gcr+ or cls-er"
+                f"pool_network must be trained with {method} here, as the trained network predicts, got predictor; "
+                "leave it out, or use gcr+ (decay > 0) or cls-er"
             )
 
     def check_classes(self, n_classes: int, scenario: str) -> None:

@@ -225,6 +225,8 @@ def test_offline_defaults_are_values_that_the_papers_search_chose_too(method, bu
         ("gcr", {"pool_network": "predictor"}, "gcr ignores pool_network, as the trained network predicts"),
         ("icarl", {"pool_network": "predictor"}, "icarl ignores pool_network"),
         ("gcr+", {"pool_network": "predictor"}, "pool_network needs a selector, but memory is balanced-reservoir"),
+        ("gcr+", {"pool_network": "predictor", "evict": "herding", "decay": 0}, "as the trained network predicts, got"),
+        ("gcr+", {"window": 0.5, "decay": 0}, "window is of the EMA, which decay=0 leaves out, got 0.5"),
         ("gcr", {"pool_views": 4, "variant": "paper"}, "pool_views averages weak views, got 4 with pool_view=plain"),
         ("gcr", {"power": 0.5}, "power is not part of the released matching"),
         ("gcr", {"variant": "paper", "shrink": 0.5, "weights": "unit"}, "leave out one of them"),

@@ -524,10 +524,11 @@ def test_memory_under_the_method_with_an_average(policy):
     assert learner.score(x, y) > 0.6
 
 
-def test_a_method_without_an_average_cannot_select_on_it():
+@pytest.mark.parametrize("method", [Er(), GcrPlus(decay=0)])
+def test_a_method_without_an_average_cannot_select_on_it(method):
     policy = Policy(buffer=12, selector=GradApprox(), pool_network="predictor")
-    with pytest.raises(BadInput, match="pool_network must be trained with er"):
-        gcr.Learner(mlp(), memory=policy, method=Er())
+    with pytest.raises(BadInput, match=r"pool_network must be trained with (er|gcr.) here"):
+        gcr.Learner(mlp(), memory=policy, method=method)
 
 
 POLICIES = [20, Policy(20, Reservoir()), Policy(20, GssGreedy()), Policy(20, GradApprox(), candidates=10)]
