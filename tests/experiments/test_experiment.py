@@ -438,9 +438,10 @@ def test_neither_true_nor_false(given):
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"), [("GCR+", "gcr+"), ("gcr-plus", "gcr+"), ("derpp", "der++"), ("ERACE", "")]
+    ("given", "meant"),
+    [("GCR+", "gcr+"), ("gcr-plus", "gcr+"), ("gcrplus", "gcr+"), ("derpp", "der++"), ("ERACE", "er-ace"), ("svm", "")],
 )
-def test_a_method_by_the_name_of_its_folder(given, meant):
+def test_a_method_by_the_name_of_its_folder_or_nearly_its_own(given, meant):
     with pytest.raises(BadInput, match="unknown method") as error:
         compose("seq-digits", given)
     assert ("did you mean" in str(error.value)) == bool(meant)
