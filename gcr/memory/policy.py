@@ -48,7 +48,9 @@ class Policy(Settings):
     replay_batch: int = setting(
         32, "examples in each replay minibatch (gcr+: half of them)", low=1, high=2**16, advanced=True
     )
-    candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0, advanced=True)
+    candidates: int = setting(
+        0, "size of the candidate pool, which only a selector has; 0 means as large as the buffer", low=0, advanced=True
+    )
     every: int = setting(
         0,
         "examples between selections, wherever tasks end, in whole batches; 0: at every task's or stream's end",

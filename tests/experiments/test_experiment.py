@@ -172,6 +172,18 @@ def test_setting_lines_tell_everything_that_can_be_set():
     assert not any("online" in default for _, _, default in setting_lines("seq-digits", "joint"))
 
 
+@pytest.mark.parametrize(("method", "default"), [("gcr+", "0.0005"), ("icarl", "1e-05"), ("er", None)])
+def test_defaults_of_a_methods_own_are_shown_among_the_settings_changed_most(method, default):
+    shown = {name: default for name, _, default in setting_lines("seq-digits", method, advanced=False)}
+    assert shown.get("optimizer.weight_decay") == default
+    assert "memory.sampling" not in shown
+
+
+def test_help_says_that_memory_without_a_selector_has_no_candidates():
+    (help,) = (text for name, text, _ in setting_lines("seq-digits", "gcr+") if name == "memory.candidates")
+    assert "which only a selector has" in help
+
+
 def test_a_stream_of_digits_is_short_unless_told_otherwise():
     online = compose("seq-digits", "er", overrides={"online": True})
     assert (online.stream.stream, online.training.batch, online.training.epochs) == (300, 10, 1)
