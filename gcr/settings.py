@@ -99,13 +99,30 @@ def in_paths(name: str) -> str:
     return name.replace("++", "pp").replace("+", "-plus")
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The one of some names that is meant: the same but for case, marks and what stands for "+", or spelled nearly so.
+    Empty: none.
+
+    >>> names = ["der", "der++", "er-ace", "gcr", "gcr+"]
+    >>> [nearest(name, names) for name in ("gcrplus", "GcrPlus", "gcr-plus", "derpp", "er_ace", "grc", "svm")]
+    ['gcr+', 'gcr+', 'gcr+', 'der++', 'er-ace', 'gcr', '']
+    """
+    names = list(known)
+    same = [one for one in names if _letters(one) == _letters(name)]
+    near = [] if name.isdigit() else same or difflib.get_close_matches(name, names, n=1)
+    return near[0] if near else ""
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.lower().replace("plus", "p").replace("+", "p"))
+
+
 def unknown(kind: str, name: str, known: Iterable[str], listed_by: str = "") -> BadInput:
     """The error for a name that does not exist: the nearest one, and all that exist or the command that lists them."""
     name = name if isinstance(name, str) else f"{name!r:.40}"  # as a file may have it
     names = sorted(known)
-    same = [one for one in names if in_paths(one.lower()) == in_paths(name.lower())]  # gcr-plus, derpp, GCR
-    near = [] if name.isdigit() else same or difflib.get_close_matches(name, names, n=1)
-    hint = f' (did you mean "{near[0]}"?)' if near else ""
+    near = nearest(name, names)
+    hint = f' (did you mean "{near}"?)' if near else ""
     more = f"all: {listed_by}" if listed_by else f"known: {', '.join(names)}"
     if kind in ("method", "selector", "model") and not near:
         more += "; one of your own: gcr --plugin FILE"

@@ -5,6 +5,7 @@ A result that cannot be read, or is not what a result must be, is left out and n
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -124,6 +125,9 @@ class Unreadable:
         return f"{self.path} cannot be read ({self.why}); {self.remedy}"
 
 
+Stored = tuple[list[StoredRun], list[Unreadable], list[StoredRun]]  # finished, not to be read, diverged
+
+
 @dataclass(frozen=True)
 class Runs:
     groups: list[Group]
@@ -236,25 +240,36 @@ def _mixed(what: str, values: Iterable[object]) -> list[str]:
     return [f"mixed {what}: {names} runs; what they computed may differ"] if len(counts) > 1 else []
 
 
-def read_runs(path: Path) -> Runs:
-    """All finished runs at ``path``, in groups: below a folder, in a packed file, or in a part of one."""
-    runs = runs_at(path)
+def read_runs(*paths: Path) -> Runs:
+    """All finished runs at some paths, in groups: below a folder, in a packed file, or in a part of one. A run that is
+    at two of them counts once."""
+    plugins.own()  # what is wrong with them is no run's fault
+    outer_first = sorted(paths, key=lambda path: len(path.resolve().parts))  # so that an experiment stays whole
+    stored = {path: _stored_at(path) for path in outer_first}
+    for path in paths:
+        if not any(stored[path]):
+            begun = path.is_dir() and any(path.rglob("experiment.json"))
+            train = f"train some with: gcr run SCENARIO --out {path}"
+            how = "give the command of those begun again" if begun else train
+            raise BadInput(f"no finished runs below {path}; {how}")
+    runs = _grouped(stored.values())
     if runs.unreadable and not runs.groups:
         more = len(runs.unreadable) - 1
         others = f"; nor can {more} other{'s' * (more > 1)}" if more else ""
         raise BadInput(f"{runs.unreadable[0]}{others}")
-    if not runs.groups and runs.diverged:
-        raise BadInput(f"no finished runs below {path}: {runs.notes[0]}; try a smaller lr")
     if not runs.groups:
-        begun = path.is_dir() and any(path.rglob("experiment.json"))
-        how = "give the command of those begun again" if begun else f"train some with: gcr run SCENARIO --out {path}"
-        raise BadInput(f"no finished runs below {path}; {how}")
+        below = ", ".join(map(str, paths))
+        raise BadInput(f"no finished runs below {below}: {runs.notes[0]}; try a smaller lr")
     return runs
 
 
 def runs_at(path: Path) -> Runs:
     """As ``read_runs``, but there may be none."""
-    plugins.own()  # what is wrong with them is no run's fault
+    plugins.own()
+    return _grouped([_stored_at(path)])
+
+
+def _stored_at(path: Path) -> Stored:
     found: list[StoredRun]
     diverged: list[StoredRun] = []
     if packed := split_path(path):
@@ -279,17 +294,30 @@ def runs_at(path: Path) -> Runs:
         raise BadInput(
             f"{path} is not a folder of runs or a packed file (*{SUFFIX}); give the --out folder of earlier runs"
         )
+    return found, unreadable, diverged
+
+
+def _grouped(stored: Iterable[Stored]) -> Runs:
+    found, unreadable, diverged = (_once(lists) for lists in zip(*stored, strict=True))
     runs = group_runs(sorted(found, key=_place), sorted(diverged, key=_place))
     return Runs(runs.groups, [*unreadable, *runs.unreadable], runs.diverged)
 
 
+def _once(lists: Iterable[list[Any]]) -> list[Any]:
+    """What lies below two paths, or is linked to, as the first has it."""
+    kept: dict[Path, Any] = {}
+    for item in itertools.chain.from_iterable(lists):
+        kept.setdefault(item.path.resolve(), item)
+    return [*kept.values()]
+
+
 def _place(run: StoredRun) -> tuple[list[str], bool, str]:
     """In the order of paths, a copy under another name behind what it was copied from."""
-    *above, name = (part.removesuffix(SUFFIX) for part in run.path.parts)
+    *above, name = (part.removesuffix(SUFFIX) for part in run.path.absolute().parts)
     return above, not name.startswith("seed-"), name
 
 
-def _read_file(file: Path) -> tuple[list[StoredRun], list[Unreadable], list[StoredRun]]:
+def _read_file(file: Path) -> Stored:
     try:
         runs, bad, diverged = read_ended(file)
     except BadFile as error:

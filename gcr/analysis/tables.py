@@ -119,9 +119,11 @@ def by_scenario(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def row_names(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
-    """The label of each group, with what distinguishes it from others of the same label and buffer size; and what makes
-    it no fair comparison with any other row of its table."""
+    """The label of each group, with what distinguishes it from others of the same label and buffer size; what makes it
+    no fair comparison with any other row of its table; and settings of its method that are not at their default, so
+    that equal labels mean equal settings in several tables, too."""
     together = by_scenario(groups)
+    of_methods = {key for group in groups for key in group.experiment.settings if key.startswith("method.")}
     unlike = {title: _unlike(members) for title, members in together.items()}
     variant = {title: _variant_if_unlike(members) for title, members in together.items()}
     families: dict[tuple[str, str, str], list[int]] = {}
@@ -129,7 +131,8 @@ def row_names(groups: Sequence[Group], always: Sequence[str] = ()) -> list[str]:
         families.setdefault((_title(group), group.experiment.label, _buffer(group)), []).append(number)
     names = [group.experiment.label for group in groups]
     for (title, _, _), members in families.items():
-        words = distinctions([groups[i] for i in members], [*always, *variant[title]], unlike[title])
+        apart = unlike[title] | of_methods
+        words = distinctions([groups[i] for i in members], [*always, *variant[title]], apart)
         for number, text in zip(members, words, strict=True):
             names[number] += f" ({text})" if text else ""
     return names
@@ -182,8 +185,8 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = (), unlike: Co
     Values that one tunes (training, optimizer, numbers of the method) are named where groups differ in them; of the
     rest what is not at its default, model and stream again only where groups differ; the folder where all that is the
     same for two of them. Settings in ``always`` are always named, and that a run is tested on validation data. Settings
-    in ``unlike`` differ from other rows of the table: named where they are not at their default, and offline epochs in
-    any case. Where it is shorter, a variant of GCR stands for its settings.
+    in ``unlike`` may differ from other rows: named where they are not at their default, and offline epochs in any case.
+    Where it is shorter, a variant of GCR stands for its settings.
     """
     described = [group.experiment.settings for group in groups]
     keys = {key for settings in described for key in settings}
@@ -232,8 +235,8 @@ def _words(
 
 def shortest_distinct(paths: Sequence[tuple[str, ...]]) -> list[str]:
     """The last part of each path, or as many as it takes to make them differ."""
-    for depth in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(parts[-depth:]) for parts in paths]
+    for depth in range(1, max(map(len, paths)) + 2):
+        names = ["/".join(parts[-depth:]) or "." for parts in paths]
         if len(set(names)) == len(set(paths)):
             break
     return names

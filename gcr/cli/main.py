@@ -34,6 +34,7 @@ from gcr.cli.options import (
     PrecisionOption,
     ProcessesOption,
     RunsArgument,
+    SeveralRunsArgument,
     ThreadsOption,
     TrackOption,
     VariantOption,
@@ -280,7 +281,7 @@ def run(
 
 @app.command()
 def table(
-    path: RunsArgument,
+    paths: SeveralRunsArgument,
     scenario: Annotated[str | None, typer.Option("--scenario", help="Only these, as seq-cifar10,seq-cifar100.")] = None,
     method: Annotated[str | None, typer.Option("--method", "-m", help="Only these, as er,gcr.")] = None,
     buffer: Annotated[str | None, typer.Option("--buffer", "-k", help="Only these buffer sizes, as 200,500.")] = None,
@@ -293,13 +294,15 @@ def table(
         bool, typer.Option("--per-seed", help="With --format csv or json: one for each run and metric, with settings.")
     ] = False,
 ) -> None:
-    """Mean ± SEM over seeds for all finished runs below a folder; or next to a table of the paper.
+    """Mean ± SEM over seeds for all finished runs below folders; or next to a table of the paper.
 
-    Without --metrics: accuracy and forgetting.
+    A run that is below two of PATHS counts once. Without --metrics: accuracy and forgetting.
 
     Examples:
 
     `gcr table runs --method er,gcr --metrics anytime,backward_transfer`
+
+    `gcr table results/online*.jsonl.gz runs/mine`
 
     `gcr table runs --paper offline-accuracy --buffer 500 --format markdown`
 
@@ -324,7 +327,7 @@ def table(
         raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
     if asked is not None:
         compare_to_paper.check_of_paper(asked)
-    runs = read_runs(path)
+    runs = read_runs(*paths)
     warn_of_unreadable(runs)
     if asked is None:
         runs = runs.only(*only)

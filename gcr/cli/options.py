@@ -18,6 +18,10 @@ RunsArgument = Annotated[
         metavar="PATH",
     ),
 ]
+SeveralRunsArgument = Annotated[
+    list[Path],
+    typer.Argument(help="Folders of finished runs, packed files or experiments in these.", metavar="PATHS..."),
+]
 OnlineOption = Annotated[bool, typer.Option("--online", help="One pass over streams instead of tasks in turn.")]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for run folders.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")]

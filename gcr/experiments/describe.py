@@ -11,7 +11,7 @@ from gcr import scenarios
 from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment, compose, compose_with, unused_by
 from gcr.experiments.names import plain
-from gcr.experiments.variants import VARIANTS, in_words
+from gcr.experiments.variants import FOLLOWS_LR, PAPER, VARIANTS, in_words, of_method
 from gcr.settings import setting_names
 
 
@@ -19,7 +19,8 @@ def setting_lines(
     scenario: str, method: str, selector: str | None = None, advanced: bool = True
 ) -> list[tuple[str, str, str]]:
     """What ``gcr settings`` shows: dotted name, help and default of every setting that ``compose`` takes, and the
-    default online where it differs. Without ``advanced``: those that users change most."""
+    default online where it differs. Without ``advanced``: those that users change most, and those where the method has
+    its own default; but ``variant`` stands for its settings."""
     experiment = compose(scenario, method, selector=selector)
     online = compose(scenario, method, selector=selector, overrides={"online": True})
     lines = [("model", f"one of {', '.join(make.__name__ for make in plugins.networks())}", experiment.model)]
@@ -32,8 +33,9 @@ def setting_lines(
             key, name = f"{owner}.{declared.name}", declared.name
             if name not in setting_names(type(part)) or key in unused_by(type(experiment.method)):
                 continue
-            if advanced or not declared.metadata["advanced"]:
-                both = getattr(part, name), getattr(streamed[owner], name)
+            both = getattr(part, name), getattr(streamed[owner], name)
+            own = key not in PAPER and both != (declared.default, declared.default)
+            if advanced or own or not declared.metadata["advanced"]:
                 default = str(both[0]).lower() if key == "stream.online" else _default(*both)
                 lines.append((key, declared.metadata["help"], default))
     return lines
@@ -75,9 +77,12 @@ def unusual(experiment: Experiment) -> set[str]:
     kept = (memory.selector.name, memory.buffer) if memory is not None else (None, None)
     about = (experiment.scenario, experiment.method.name, *kept, experiment.stream.online)
     settings = experiment.settings
-    found = set(_differing(settings, _usual(*about)))
+    follower = f"method.{of_method(FOLLOWS_LR, type(experiment.method), '')}"
+    followed = {follower: experiment.optimizer.lr} if follower in settings else {}
+    found = set(_differing(settings, {**_usual(*about), **followed}))
     if "training.epochs" in found:  # one epoch changes the default of memory.admit
-        found = {"training.epochs", *_differing(settings, _usual(*about, experiment.training.epochs))}
+        usual = {**_usual(*about, experiment.training.epochs), **followed}
+        found = {"training.epochs", *_differing(settings, usual)}
     return found - {"seed"}
 
 

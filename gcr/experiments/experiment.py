@@ -64,7 +64,7 @@ class Experiment:
         if about.n_classes:
             self.check_classes(about)
         if self.memory is not None:
-            self.memory.check_predictor(self.method.name, bool(self.method.predictor))
+            self.memory.check_predictor(self.method.name, self.method.predicts_by_copy)
         self._check_stream()
         if bool(self.method.replays) != (self.memory is not None):
             raise BadInput(f"method {self.method.name} {'needs a' if self.method.replays else 'keeps no'} memory")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gcr.memory import BalancedReservoir, Policy
 from gcr.memory.examples import as_count
 from gcr.methods import METHODS, ErAce, Method
-from gcr.settings import BadInput
+from gcr.settings import BadInput, nearest
 from gcr.training.numerics import PRECISIONS, resolved, usable_device
 from gcr.training.optimizer import AnyOptimizer
 
@@ -41,7 +41,8 @@ def checked_optimizer(given: Any) -> AnyOptimizer | MakeOptimizer:
 def checked_policy(memory: int | Policy, method: Method) -> Policy | None:
     """How memory is kept; None for a method without memory."""
     if not isinstance(method, Method):
-        named = next((kind for kind in METHODS if kind.name == method), ErAce).__name__
+        kinds = {kind.name: kind for kind in METHODS}
+        named = kinds.get(nearest(str(getattr(method, "name", method)), kinds), ErAce).__name__
         raise BadInput(f"method must be a Method, as gcr.methods.{named}(), got {method!r}")
     if type(method).end_stage is not Method.end_stage or method.stages != "streams":
         raise BadInput(f"method must work batch by batch, got {method.name}, which works task by task; use gcr.train")
@@ -50,7 +51,7 @@ def checked_policy(memory: int | Policy, method: Method) -> Policy | None:
     if isinstance(memory, Policy):
         if memory.pool == "selector":
             raise BadInput("pool=selector looks at all examples of a task again; use pool=reservoir")
-        memory.check_predictor(method.name, bool(method.predictor))
+        memory.check_predictor(method.name, method.predicts_by_copy)
         return replace(memory, admit="all")  # an example is offered once, at first, when few are classified correctly
     return Policy(buffer=as_count("memory", memory, 1), selector=BalancedReservoir())
 

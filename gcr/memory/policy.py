@@ -48,7 +48,9 @@ class Policy(Settings):
     replay_batch: int = setting(
         32, "examples in each replay minibatch (gcr+: half of them)", low=1, high=2**16, advanced=True
     )
-    candidates: int = setting(0, "size of the candidate pool; 0 means as large as the buffer", low=0, advanced=True)
+    candidates: int = setting(
+        0, "size of the candidate pool, which only a selector has; 0 means as large as the buffer", low=0, advanced=True
+    )
     every: int = setting(
         0,
         "examples between selections, wherever tasks end, in whole batches; 0: at every task's or stream's end",
@@ -209,8 +211,8 @@ class Policy(Settings):
         """Refuse ``pool_network=predictor`` where the method predicts with the trained network: not ``by_copy``."""
         if self.pool_network == "predictor" and not by_copy:
             raise BadInput(
-                f"pool_network must be trained with {method}, which predicts with the trained network, got predictor; "
-                "leave it out, or use gcr+ or cls-er"
+                f"pool_network must be trained with {method} here, as the trained network predicts, got predictor; "
+                "leave it out, or use gcr+ (decay > 0) or cls-er"
             )
 
     def check_classes(self, n_classes: int, scenario: str) -> None:

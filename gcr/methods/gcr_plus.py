@@ -28,7 +28,7 @@ from gcr.methods.losses import label_loss, label_residual, squared_distance, sup
 from gcr.methods.method import Batch, Extras, Loss, Method, Replay
 from gcr.models import Network
 from gcr.models.network import Output
-from gcr.settings import setting
+from gcr.settings import BadInput, setting
 
 EMA, OLD = "ema.", "old."
 FEW_STEPS = 20  # classes of a task may come over so many; the old network stays what it was before the first
@@ -63,6 +63,15 @@ class GcrPlus(Method):
         advanced=True,
     )
     temperature: float = setting(0.07, "temperature of the contrastive term", low=1e-6, advanced=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.predicts_by_copy and self.changed("window"):
+            raise BadInput(f"window is of the EMA, which decay=0 leaves out, got {self.window}; leave out one of them")
+
+    @property
+    def predicts_by_copy(self) -> bool:
+        return self.decay > 0
 
     @property
     def replays(self) -> tuple[Replay, ...]:

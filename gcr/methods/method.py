@@ -75,6 +75,11 @@ class Method(Settings):
     unused: ClassVar[frozenset[str]] = frozenset()  # settings that it ignores; "optimizer": all of its
 
     @property
+    def predicts_by_copy(self) -> bool:
+        """Whether the copy of ``predictor`` is kept, and predicts."""
+        return bool(self.predictor)
+
+    @property
     def replays(self) -> tuple[Replay, ...]:
         """The replay minibatches of a step, all of one kind. Empty: no memory at all."""
         return ()

@@ -118,7 +118,7 @@ class Run:
         self.policy = policy if method.replays else None
         if self.policy is not None:
             method.check_memory(self.policy.buffer, len(scenario.tasks))
-            self.policy.check_predictor(method.name, bool(method.predictor))
+            self.policy.check_predictor(method.name, method.predicts_by_copy)
         self.on_epoch, self.stop, self.schedule = on_epoch, stop, schedule
         self.precision = resolved(training.precision, self.device)
         self.mode, remark = pick_mode(how.mode, self.device, optimizer)

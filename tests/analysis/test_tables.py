@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from made_runs import experiment_of, put_run, square
@@ -27,6 +28,14 @@ def put(out, method, seed, accuracy, name=None, selector=None, **overrides):
     folder.finish(
         {"class_il": protocol, "task_il": protocol, "seconds": 2.0, "steps": 9, "device": "cpu", "versions": {}}, None
     )
+    return folder
+
+
+def put_diverged(out, seed):
+    experiment = compose("seq-digits", "er", seed=seed)
+    folder = RunFolder.of(out, experiment)
+    folder.begin(experiment)
+    folder.fail("loss is NaN or inf at task 1, epoch 1, step 3; try a smaller lr")
     return folder
 
 
@@ -75,9 +84,7 @@ def test_forgetting_with_the_last_stage_follows_from_the_matrix(tmp_path):
 def test_runs_that_diverged_are_marked_and_in_no_mean(tmp_path):
     put(tmp_path, "er", 0, 10.0)
     put(tmp_path, "er", 1, 12.0)
-    bad = RunFolder.of(tmp_path, compose("seq-digits", "er", seed=2))
-    bad.begin(compose("seq-digits", "er", seed=2))
-    bad.fail("loss is NaN or inf at task 1, epoch 1, step 3; try a smaller lr")
+    bad = put_diverged(tmp_path, 2)
     runs = read_runs(tmp_path)
     (row,) = table(runs.groups)
     assert row[:4] == ["er", "100", "2 (1 diverged)", "11.00 ± 1.00"]
@@ -204,6 +211,19 @@ def test_optimizers_that_differ_between_methods_are_told(tmp_path):
     assert [row[0] for row in table(read_runs(tmp_path / "alike").groups)] == ["er", "gcr"]
 
 
+def test_equal_labels_of_several_tables_mean_equal_settings(tmp_path):
+    put(tmp_path, "gcr+", 0, 10.0, selector="reservoir", gamma=0, keep=0)
+    put(tmp_path, "der++", 0, 10.0, alpha=0.2)
+    put(tmp_path, "mir", 0, 10.0, lr=0.03)  # its virtual_lr follows
+    put(tmp_path, "er", 0, 10.0)
+    names = ["er", "mir (lr=0.03)", "der++ (alpha=0.2)", "gcr+ + reservoir (gamma=0.0, keep=0.0)"]
+    groups = read_runs(tmp_path).groups
+    assert [row[0] for row in table(groups)] == names
+    assert list(dict.fromkeys(line["method"] for line in records(groups))) == names
+    put(tmp_path / "other", "mir", 0, 10.0, lr=0.03, virtual_lr=0.1)
+    assert [row[0] for row in table(read_runs(tmp_path / "other").groups)] == ["mir (virtual_lr=0.1)"]
+
+
 def test_each_table_tells_what_differs_in_it(tmp_path):
     put(tmp_path, "er", 0, 10.0, epochs=2)
     put(tmp_path, "er", 0, 10.0, online=True, repeats=2)
@@ -228,6 +248,45 @@ def test_the_same_experiment_under_two_roots_is_told_apart(tmp_path):
     put(tmp_path / "second", "er", 0, 10.0)
     names = [row[0] for row in table(read_runs(tmp_path).groups)]
     assert names == ["er (folder=first/seq-digits-er-k100)", "er (folder=second/seq-digits-er-k100)"]
+
+
+def test_runs_of_several_paths_count_once(tmp_path):
+    first, second = put(tmp_path / "a", "er", 0, 10.0), put(tmp_path / "a", "er", 1, 20.0)
+    other = put(tmp_path / "b", "er", 0, 30.0)
+    bad = put(tmp_path / "b", "er", 1, 40.0)
+    (bad.path / "result.json").write_text("{}")
+    diverged = put_diverged(tmp_path / "b", 2)
+    whole, folders = read_runs(tmp_path), [tmp_path / "a", tmp_path / "b"]
+    assert [row[:3] for row in table(whole.groups)] == [
+        ["er (folder=a/seq-digits-er-k100)", "100", "2"],
+        ["er (folder=b/seq-digits-er-k100)", "100", "1 (1 diverged)"],
+    ]
+    (tmp_path / "link").symlink_to(tmp_path / "b")
+    spelled = tmp_path / "b" / ".." / "a"
+    runs = [run.path for run in (first, second, other, bad, diverged)]
+    for paths in (folders, folders * 2, [first.path, tmp_path], [*folders, spelled, tmp_path / "link"], runs):
+        found = read_runs(*paths)
+        assert table(found.groups) == table(whole.groups)
+        assert found.notes == whole.notes
+
+
+def test_each_of_several_paths_must_hold_runs(tmp_path):
+    put(tmp_path / "a", "er", 0, 10.0)
+    (tmp_path / "b").mkdir()
+    with pytest.raises(BadInput, match=f"no finished runs below {tmp_path / 'b'}; train some"):
+        read_runs(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_folder_is_named_from_within(tmp_path, monkeypatch):
+    """Its path has no parts there."""
+    run = put(tmp_path, "er", 0, 10.0, name="a")
+    put(tmp_path, "er", 0, 10.0, name="b")
+    monkeypatch.chdir(tmp_path / "a")
+    assert [row[0] for row in table(read_runs(Path()).groups)] == ["er"]
+    names = [row[0] for row in table(read_runs(Path(), Path("../b")).groups)]
+    assert sorted(names) == ["er (folder=.)", "er (folder=b)"]
+    monkeypatch.chdir(run.path)
+    assert [row[0] for row in table(read_runs(Path()).groups)] == ["er"]
 
 
 def test_settings_and_folders_tell_three_rows_apart(tmp_path):

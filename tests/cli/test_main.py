@@ -133,6 +133,7 @@ def test_version():
     [
         (["--method", "grc"], ['unknown method "grc"', 'did you mean "gcr"', "der++"]),
         (["--method", "mine"], ['unknown method "mine"', "one of your own: gcr --plugin FILE"]),
+        (["--method", "gcrplus"], ['unknown method "gcrplus" (did you mean "gcr+"?)']),
         (["--selector", "gradapprox"], ['unknown selector "gradapprox"', 'did you mean "grad-approx"']),
         (["--model", "resnet"], ['unknown model "resnet"', 'did you mean "resnet18"']),
         (["--set", "alhpa=1"], ['unknown setting of gcr "alhpa"', 'did you mean "alpha"']),

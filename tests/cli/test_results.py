@@ -59,6 +59,22 @@ def test_tables_of_packed_runs_are_those_of_their_folders(runs, gcr, tmp_path):
     assert gcr("compare", *(file / name for name in names)) == gcr("compare", *(runs / name for name in names))
 
 
+def test_a_table_of_several_paths(runs, gcr, tmp_path):
+    file, copy = tmp_path / "results/all.jsonl.gz", tmp_path / "results/copy.jsonl.gz"
+    gcr("results", "pack", runs, file)
+    parts = [runs / "seq-digits-er-k20", runs / "seq-digits-gcr-k20"]
+    for more in ([], ["--format", "csv", "--per-seed"], ["--format", "json"], ["--paper", "offline-accuracy"]):
+        table = gcr("table", runs, *more)
+        assert table[0] == 0
+        assert gcr("table", *parts, runs, *more) == table
+        assert gcr("table", *(file / part.name for part in parts), file, *more) == gcr("table", file, *more)
+    shutil.copy(file, copy)
+    labels = [f"| er (folder={name}.jsonl.gz/seq-digits-er-k20) | 20 | 3 |" for name in ("all", "copy")]
+    printed = gcr("table", file, copy, file / parts[0].name, "--format", "markdown")[1]
+    assert all(printed.count(label) == 1 for label in labels)
+    refused(gcr("table", file, tmp_path / "nowhere"), "nowhere is not a folder of runs or a packed file")
+
+
 def test_a_table_of_single_runs(runs, gcr):
     code, printed, _ = gcr("table", runs, "--format", "csv", "--per-seed", "--metrics", "accuracy")
     lines = printed.splitlines()

@@ -172,6 +172,18 @@ def test_setting_lines_tell_everything_that_can_be_set():
     assert not any("online" in default for _, _, default in setting_lines("seq-digits", "joint"))
 
 
+@pytest.mark.parametrize(("method", "default"), [("gcr+", "0.0005"), ("icarl", "1e-05"), ("er", None)])
+def test_defaults_of_a_methods_own_are_shown_among_the_settings_changed_most(method, default):
+    shown = {name: default for name, _, default in setting_lines("seq-digits", method, advanced=False)}
+    assert shown.get("optimizer.weight_decay") == default
+    assert "memory.sampling" not in shown
+
+
+def test_help_says_that_memory_without_a_selector_has_no_candidates():
+    (help,) = (text for name, text, _ in setting_lines("seq-digits", "gcr+") if name == "memory.candidates")
+    assert "which only a selector has" in help
+
+
 def test_a_stream_of_digits_is_short_unless_told_otherwise():
     online = compose("seq-digits", "er", overrides={"online": True})
     assert (online.stream.stream, online.training.batch, online.training.epochs) == (300, 10, 1)
@@ -225,6 +237,8 @@ def test_offline_defaults_are_values_that_the_papers_search_chose_too(method, bu
         ("gcr", {"pool_network": "predictor"}, "gcr ignores pool_network, as the trained network predicts"),
         ("icarl", {"pool_network": "predictor"}, "icarl ignores pool_network"),
         ("gcr+", {"pool_network": "predictor"}, "pool_network needs a selector, but memory is balanced-reservoir"),
+        ("gcr+", {"pool_network": "predictor", "evict": "herding", "decay": 0}, "as the trained network predicts, got"),
+        ("gcr+", {"window": 0.5, "decay": 0}, "window is of the EMA, which decay=0 leaves out, got 0.5"),
         ("gcr", {"pool_views": 4, "variant": "paper"}, "pool_views averages weak views, got 4 with pool_view=plain"),
         ("gcr", {"power": 0.5}, "power is not part of the released matching"),
         ("gcr", {"variant": "paper", "shrink": 0.5, "weights": "unit"}, "leave out one of them"),
@@ -436,9 +450,10 @@ def test_neither_true_nor_false(given):
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"), [("GCR+", "gcr+"), ("gcr-plus", "gcr+"), ("derpp", "der++"), ("ERACE", "")]
+    ("given", "meant"),
+    [("GCR+", "gcr+"), ("gcr-plus", "gcr+"), ("gcrplus", "gcr+"), ("derpp", "der++"), ("ERACE", "er-ace"), ("svm", "")],
 )
-def test_a_method_by_the_name_of_its_folder(given, meant):
+def test_a_method_by_the_name_of_its_folder_or_nearly_its_own(given, meant):
     with pytest.raises(BadInput, match="unknown method") as error:
         compose("seq-digits", given)
     assert ("did you mean" in str(error.value)) == bool(meant)

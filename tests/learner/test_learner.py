@@ -373,6 +373,9 @@ def softmaxed():
         (lambda x, y: gcr.Learner(nn.ReLU()), "net must have parameters"),
         (lambda x, y: gcr.Learner(mlp(), memory=0), "memory must be a whole number >= 1"),
         (lambda x, y: gcr.Learner(mlp(), method="gcr+"), "method must be a Method, as gcr.methods.GcrPlus("),
+        (lambda x, y: gcr.Learner(mlp(), method="gcrplus"), "method must be a Method, as gcr.methods.GcrPlus("),
+        (lambda x, y: gcr.Learner(mlp(), method=GcrPlus), "method must be a Method, as gcr.methods.GcrPlus("),
+        (lambda x, y: gcr.Learner(mlp(), method="svm"), "method must be a Method, as gcr.methods.ErAce("),
         (lambda x, y: gcr.Learner(mlp(), method=Icarl()), "use gcr.train"),
         (lambda x, y: gcr.Learner(mlp(), method=Gem()), "use gcr.train"),
         (lambda x, y: gcr.Learner(mlp(), optimizer=3), "optimizer must be one of torch.optim"),
@@ -524,10 +527,11 @@ def test_memory_under_the_method_with_an_average(policy):
     assert learner.score(x, y) > 0.6
 
 
-def test_a_method_without_an_average_cannot_select_on_it():
+@pytest.mark.parametrize("method", [Er(), GcrPlus(decay=0)])
+def test_a_method_without_an_average_cannot_select_on_it(method):
     policy = Policy(buffer=12, selector=GradApprox(), pool_network="predictor")
-    with pytest.raises(BadInput, match="pool_network must be trained with er"):
-        gcr.Learner(mlp(), memory=policy, method=Er())
+    with pytest.raises(BadInput, match=r"pool_network must be trained with (er|gcr.) here"):
+        gcr.Learner(mlp(), memory=policy, method=method)
 
 
 POLICIES = [20, Policy(20, Reservoir()), Policy(20, GssGreedy()), Policy(20, GradApprox(), candidates=10)]

@@ -257,10 +257,11 @@ def test_selection_on_the_predictor_leaves_network_and_copy_as_they_were(scenari
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
-def test_a_method_without_a_copy_refuses_selection_on_it(scenario):
+@pytest.mark.parametrize("method", [Gcr(), GcrPlus(decay=0)])
+def test_a_method_without_a_copy_refuses_selection_on_it(scenario, method):
     policy = Policy(buffer=12, selector=GradApprox(), pool_network="predictor")
-    with pytest.raises(BadInput, match=r"pool_network must be trained with gcr, .* use gcr\+ or cls-er"):
-        train(scenario, "mlp", Gcr(), policy, Training(epochs=1), 0)
+    with pytest.raises(BadInput, match=r"pool_network must be trained with gcr.* use gcr\+ \(decay > 0\) or cls-er"):
+        train(scenario, "mlp", method, policy, Training(epochs=1), 0)
 
 
 def test_features_and_residuals_are_each_averaged_over_views(scenario, monkeypatch):
