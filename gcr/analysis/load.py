@@ -183,6 +183,11 @@ class Runs:
         notes = []
         for library in ("gcr", "torch"):
             notes += _mixed(f"versions of {library}", [of.get(library, "unknown") for of in versions])
+        without = [group for group in self.groups if not all(of.get("source") for of in group.results)]
+        if without and any(of.get("source") for group in self.groups for of in group.results):  # older ones do not
+            names = named_few([group.folder.name for group in without])
+            rows = "row holds runs that do" if len(without) == 1 else "rows hold runs that do"
+            notes.append(f"{len(without)} {rows} not name their source of gcr: {names}")
         return notes
 
     def _group_notes(self) -> list[str]:
@@ -212,18 +217,20 @@ class Runs:
     def diverged_notes(self) -> list[str]:
         if not self.diverged:
             return []
-        named = [f"{run.path.parent.name}/{run.path.name} ({run.failure})" for run in self.diverged[:3]]
-        more = f" and {len(self.diverged) - 3} more" if len(self.diverged) > 3 else ""
+        named = named_few([f"{run.path.parent.name}/{run.path.name} ({run.failure})" for run in self.diverged])
         runs = "1 run" if len(self.diverged) == 1 else f"{len(self.diverged)} runs"
-        return [f"{runs} diverged, in no mean: {', '.join(named)}{more}"]
+        return [f"{runs} diverged, in no mean: {named}"]
 
     def _unreadable_notes(self) -> list[str]:
         if not self.unreadable:
             return []
         names = [f"{bad.path.parent.name}/{bad.path.name}" for bad in self.unreadable]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         results = "result that cannot be read is" if len(names) == 1 else "results that cannot be read are"
-        return [f"{len(names)} {results} left out: {', '.join(names[:3])}{more}"]
+        return [f"{len(names)} {results} left out: {named_few(names)}"]
+
+
+def named_few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def short_digest(value: object) -> str:

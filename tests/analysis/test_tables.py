@@ -115,9 +115,11 @@ def test_it_is_said_where_seeds_of_one_experiment_are_of_different_sources_plugi
     put_run(tmp_path, experiment_of("gcr"), square(10.0), "gcr", source="c" * 40)  # another experiment
     folder = tmp_path / "er"
     sources = f"mixed sources of gcr in {folder}: aaaaaaaa (2), bbbbbbbb (1) runs; what they computed may differ"
-    assert read_runs(tmp_path).notes == [sources]
+    unnamed = "1 row holds runs that do not name their source of gcr: er"
+    assert read_runs(tmp_path).notes == [unnamed, sources]
     put_run(tmp_path, experiment_of("er", seed=4), square(10.0), "er", data="e" * 64, plugins=changed)
     assert read_runs(tmp_path).notes == [
+        unnamed,
         sources,
         f"mixed plugins in {folder}: mine.py 11111111 (2), mine.py 22222222 (1) runs; what they computed may differ",
         f"mixed data in {folder}: dddddddd (2), eeeeeeee (1) runs; what they computed may differ",
