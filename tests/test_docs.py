@@ -11,6 +11,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import measured
@@ -18,6 +19,7 @@ import pytest
 import torch
 from conftest import ROOT
 
+from gcr import paper
 from gcr.analysis.load import read_runs
 from gcr.cli.main import parser, run_cli
 from gcr.experiments.experiment import Experiment
@@ -117,6 +119,44 @@ def test_the_tables_equal_the_raw_results(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         importlib.import_module("evidence").main()
     assert ended.value.code == 0, capsys.readouterr().out
+
+
+def test_counts_in_prose_are_those_of_the_tables():
+    pytest.importorskip("scipy")
+    runs, tables = importlib.import_module("evidence_runs"), importlib.import_module("evidence_tables")
+    words = dict(enumerate(["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]))
+    found = {}
+    for metric in ("accuracy", "forgetting"):
+        labels = [label for cell, label in tables.judged(metric) if cell.regime == "online" and cell.comparable]
+        found[metric] = len(labels), *(sum(side in label for label in labels) for side in ("inside", "above", "below"))
+    cells, inside, above, below = found["accuracy"]
+    text = f"Of the paper's {cells} measured online accuracies, ours agree with {inside}, are above {above} and below"
+    said = {"README.md": [f"{text} {below}."]}
+    starred = Counter(cell.method for cell, label in tables.judged("accuracy") if label == "above*")
+    stars = [
+        f"{', '.join(name for of, name in runs.NAMES.items() if starred[of] == n)} ({n})"
+        for n in sorted({*starred.values()}, reverse=True)
+    ]
+    cells, _, above, below = found["forgetting"]
+    measured = {
+        regime: (sum(cell.regime == regime and "+ " not in cell.method for cell in runs.cells("accuracy")),
+                 len(paper.find(f"{regime}-accuracy", protocol="class-il")))
+        for regime in ("online", "offline")
+    }  # fmt: skip
+    online, offline = measured["online"], measured["offline"]
+    said["docs/evidence.md"] = [
+        f"Starred: {', '.join(stars[:-1])} and {stars[-1]}.",
+        f"below the paper's in {below} of {cells} cells and above in {words[above]}",
+        f"{online[0]} of {online[1]} online and {words[offline[0]]} of {offline[1]} offline were measured",
+    ]
+    unnamed = words[sum("unnamed" in group.seeds for group in runs.read("online").values())]
+    said["docs/online.md"] = [f"{unnamed.capitalize()} cells of other methods come from versions that are not recorded"]
+    said["results/README.md"] = [f"Without `source` are {unnamed} cells of `online`"]
+    table = tables.others("online", "accuracy")
+    said["docs/online.md"].append(f"and {table.count('*')} of {table.count('±') - table.count('| S-')} differences are")
+    for page, texts in said.items():
+        prose = " ".join((ROOT / page).read_text().split())
+        assert [text for text in texts if text not in prose] == [], page
 
 
 def test_runs_of_gcr_plus_are_those_that_were_announced():
