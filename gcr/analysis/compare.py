@@ -128,7 +128,7 @@ def sheet(found: Sequence[Pair]) -> Sheet:
     seeds = {"paired": "common seeds", "Welch": "all seeds of each, unpaired"}
     over = " or ".join(seeds[kind] for kind in kinds)
     against = f"{len(found)} others" if several else found[0].name
-    title = f"{found[0].first.folder.name} against {against}: percent, mean ± SEM over {over}"
+    title = f"{found[0].first.name} against {against}: percent, mean ± SEM over {over}"
     return Sheet(title, [COLUMNS[c] for c in shown], rows)
 
 
@@ -150,9 +150,9 @@ def _texts(line: Line) -> list[str]:
 
 def repeated(pairs: Sequence[tuple[Group, Sequence[RunFolder]]]) -> Sheet:
     """Experiments next to the same trained again: class-IL accuracy over the seeds that were."""
-    rows, names = [], Counter(group.folder.name for group, _ in pairs)
+    rows, names = [], Counter(group.name for group, _ in pairs)
     for group, folders in pairs:
-        place = group.folder.parts[-1 if names[group.folder.name] == 1 else -2 :]  # as settings=…/name
+        place = group.folder.absolute().parts[-1 if names[group.name] == 1 else -2 :]  # as settings=…/name
         then = group.by_seed("class_il", "accuracy")
         again = [(f.experiment().seed, f.result()) for f in folders if f.finished]
         now = {seed: float(result["class_il"]["accuracy"]) for seed, result in again}
@@ -184,7 +184,7 @@ def records(found: Sequence[Pair]) -> list[dict[str, object]]:
     """The same for CSV and JSON, with numbers in full and the 95% interval of the difference."""
     return [
         {
-            "first_name": pair.first.folder.name,
+            "first_name": pair.first.name,
             "second_name": pair.name,
             "protocol": PROTOCOLS[line.protocol].lower(),
             "metric": line.metric,

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,10 @@ class Group:
         return self.runs[0].path.parent
 
     @property
+    def name(self) -> str:
+        return self.folder.absolute().name  # also of "."
+
+    @property
     def seeds(self) -> list[int]:
         return [experiment.seed for experiment in self.experiments]
 
@@ -104,7 +109,7 @@ class Group:
     @property
     def chose(self) -> bool:
         """Whether a setting was chosen on these seeds, as the name of their folder says: they do not prove it."""
-        return self.folder.name.endswith(CHOSE)
+        return self.name.endswith(CHOSE)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -185,9 +190,9 @@ class Runs:
             notes += _mixed(f"versions of {library}", [of.get(library, "unknown") for of in versions])
         without = [group for group in self.groups if not all(of.get("source") for of in group.results)]
         if without and any(of.get("source") for group in self.groups for of in group.results):  # older ones do not
-            names = named_few([group.folder.name for group in without])
-            rows = "row holds runs that do" if len(without) == 1 else "rows hold runs that do"
-            notes.append(f"{len(without)} {rows} not name their source of gcr: {names}")
+            names = named_few([group.name for group in without])
+            hold = "experiment holds runs that do" if len(without) == 1 else "experiments hold runs that do"
+            notes.append(f"{len(without)} {hold} not name their source of gcr: {names}")
         return notes
 
     def _group_notes(self) -> list[str]:
@@ -217,16 +222,20 @@ class Runs:
     def diverged_notes(self) -> list[str]:
         if not self.diverged:
             return []
-        named = named_few([f"{run.path.parent.name}/{run.path.name} ({run.failure})" for run in self.diverged])
+        named = named_few([f"{_short(run.path)} ({run.failure})" for run in self.diverged])
         runs = "1 run" if len(self.diverged) == 1 else f"{len(self.diverged)} runs"
         return [f"{runs} diverged, in no mean: {named}"]
 
     def _unreadable_notes(self) -> list[str]:
         if not self.unreadable:
             return []
-        names = [f"{bad.path.parent.name}/{bad.path.name}" for bad in self.unreadable]
+        names = [_short(bad.path) for bad in self.unreadable]
         results = "result that cannot be read is" if len(names) == 1 else "results that cannot be read are"
         return [f"{len(names)} {results} left out: {named_few(names)}"]
+
+
+def _short(path: Path) -> str:
+    return "/".join(path.absolute().parts[-2:])
 
 
 def named_few(names: Sequence[str]) -> str:
@@ -339,13 +348,14 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[StoredRun] = ()) 
     unreadable = []
     known: dict[str, tuple[Experiment, int]] = {}
     numbers: dict[Experiment, int] = {}
+    place = cache(Path.resolve)  # of a folder, however it was given
     for run in stored:
         try:
             values, result = run.experiment_values(), run.result()
             experiment, number = _read_experiment(values, known, numbers)
             check_result(result)
             check_together(values, result)
-            _check_once(run, experiment, groups.get((run.path.parent, number), []))
+            _check_once(run, experiment, groups.get((place(run.path.parent), number), []))
         except FileNotFoundError as error:
             unreadable.append(Unreadable(run.path, f"{Path(error.filename or run.path).name} is missing"))
             continue
@@ -353,10 +363,10 @@ def group_runs(stored: Iterable[StoredRun], diverged: Sequence[StoredRun] = ()) 
             why = brief(error) if isinstance(error, BadInput) else brief_of(error)
             unreadable.append(Unreadable(run.path, why, *_remedy(run)))
             continue
-        groups.setdefault((run.path.parent, number), []).append((run, experiment, result))
+        groups.setdefault((place(run.path.parent), number), []).append((run, experiment, result))
     for rows in groups.values():
         rows.sort(key=lambda row: row[1].seed)
-    failed = Counter(run.path.parent for run in diverged)
+    failed = Counter(place(run.path.parent) for run in diverged)
     found = []
     for (folder, _), rows in groups.items():
         runs, experiments, results = (list(column) for column in zip(*rows, strict=True))

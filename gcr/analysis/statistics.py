@@ -223,9 +223,9 @@ def best(
         if label == leader:
             bold.append(label)
             continue
-        why = why_unpaired(label, leader)
+        why = why_unpaired(label, leader) or ("" if values.keys() & present[leader].keys() else "no seed in common")
         found = (welch if why else compare)(values, present[leader])
-        tests.append(f"Welch's t-test, {why}" if why else "a paired t-test")
+        tests.append(f"Welch's t-test: {why}" if why else "a paired t-test")
         pair = f"{label} against {leader}"
         doubts += [(pair, text) for text in found.warnings]
         if found.p is None or found.difference is None:

@@ -326,7 +326,7 @@ def _pairwise_notes(rows: Sequence[Row], level: float) -> list[str]:
 
 def _left_out_notes(left_out: Sequence[tuple[Group, list[str]]]) -> list[str]:
     """Runs at the place of a cell that do not repeat it."""
-    notes = [f"left out: {group.folder.name}, since {'; '.join(departures)}" for group, departures in left_out[:NAMED]]
+    notes = [f"left out: {group.name}, since {'; '.join(departures)}" for group, departures in left_out[:NAMED]]
     return [*notes, f"left out: {len(left_out) - NAMED} more"] if len(left_out) > NAMED else notes
 
 

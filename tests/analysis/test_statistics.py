@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from made_runs import experiment_of, put_run, square
@@ -273,11 +274,18 @@ def test_online_on_a_gpu_it_is_welchs_test_and_any_time_accuracy_comes_first(tmp
     assert not any(text.startswith("memory: ") for text in notes(pairs(first, [first])))
 
 
-def test_a_comparison_on_seeds_that_chose_a_setting_says_so(tmp_path):
+def test_a_comparison_on_seeds_that_chose_a_setting_has_no_test(tmp_path, monkeypatch):
     first, second = (put(tmp_path, name, dict(enumerate(OURS))) for name in ("a", "b-seeds-that-chose"))
-    said = "a setting was chosen on the seeds of the second: no test"
-    assert said in notes(pairs(first, [second], ["accuracy"]))
-    assert not any("chosen on" in text for text in notes(pairs(first, [first], ["accuracy"])))
+    third = put(tmp_path, "c", {seed: value + seed for seed, value in enumerate(OURS)})
+    others = pairs(first, [third], ["accuracy"])
+    assert records(others)[0]["p"] is not None
+    assert not any("chosen on" in text for text in notes(others))
+    monkeypatch.chdir(second.folder)  # its name is known from within
+    for chose in (second, *read_runs(Path()).groups):
+        found = pairs(first, [chose], ["accuracy"])
+        assert "a setting was chosen on the seeds of the second: no test" in notes(found)
+        assert records(found)[0]["p"] is None
+        assert records(found)[0]["difference"] == 0.0
 
 
 def test_bold_is_corrected_for_the_number_of_lines(tmp_path):

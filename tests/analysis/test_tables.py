@@ -115,7 +115,7 @@ def test_it_is_said_where_seeds_of_one_experiment_are_of_different_sources_plugi
     put_run(tmp_path, experiment_of("gcr"), square(10.0), "gcr", source="c" * 40)  # another experiment
     folder = tmp_path / "er"
     sources = f"mixed sources of gcr in {folder}: aaaaaaaa (2), bbbbbbbb (1) runs; what they computed may differ"
-    unnamed = "1 row holds runs that do not name their source of gcr: er"
+    unnamed = "1 experiment holds runs that do not name their source of gcr: er"
     assert read_runs(tmp_path).notes == [unnamed, sources]
     put_run(tmp_path, experiment_of("er", seed=4), square(10.0), "er", data="e" * 64, plugins=changed)
     assert read_runs(tmp_path).notes == [
@@ -252,7 +252,7 @@ def test_the_same_experiment_under_two_roots_is_told_apart(tmp_path):
     assert names == ["er (folder=first/seq-digits-er-k100)", "er (folder=second/seq-digits-er-k100)"]
 
 
-def test_runs_of_several_paths_count_once(tmp_path):
+def test_runs_of_several_paths_count_once(tmp_path, monkeypatch):
     first, second = put(tmp_path / "a", "er", 0, 10.0), put(tmp_path / "a", "er", 1, 20.0)
     other = put(tmp_path / "b", "er", 0, 30.0)
     bad = put(tmp_path / "b", "er", 1, 40.0)
@@ -266,7 +266,9 @@ def test_runs_of_several_paths_count_once(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "b")
     spelled = tmp_path / "b" / ".." / "a"
     runs = [run.path for run in (first, second, other, bad, diverged)]
-    for paths in (folders, folders * 2, [first.path, tmp_path], [*folders, spelled, tmp_path / "link"], runs):
+    monkeypatch.chdir(tmp_path)
+    mixed = [first.path.relative_to(tmp_path), second.path, *(path.relative_to(tmp_path) for path in runs[2:])]
+    for paths in (folders, folders * 2, [first.path, tmp_path], [*folders, spelled, tmp_path / "link"], runs, mixed):
         found = read_runs(*paths)
         assert table(found.groups) == table(whole.groups)
         assert found.notes == whole.notes

@@ -123,13 +123,13 @@ def test_online_seeds_need_not_be_the_same(tmp_path):
     repeat(tmp_path, er, dict(enumerate([45.0, 44.0, 46.0, 43.0, 47.0], start=30)))
     found = compare(read_runs(tmp_path).groups, "online-accuracy")
     assert [row_of(found, cell).bold for cell in (gcr, der, er)] == [True, True, False]
-    assert "bold by Welch's t-test, no seed in common (2 comparisons)" in found.notes
+    assert "bold by Welch's t-test: no seed in common (2 comparisons)" in found.notes
 
 
 @pytest.mark.parametrize(
     ("regime", "device", "test"),
     [
-        ("online", "NVIDIA H200", "Welch's t-test, online on a GPU equal seeds of two methods are hardly correlated"),
+        ("online", "NVIDIA H200", "Welch's t-test: online on a GPU equal seeds of two methods are hardly correlated"),
         ("online", "cpu", "a paired t-test"),
         ("offline", "NVIDIA H200", "a paired t-test"),
     ],
