@@ -46,7 +46,7 @@ def targets() -> str:
             published = places() if repeats == 1 else {}
             gcr, der = (published.get((regime, scenario, buffer, method)) for method in ("gcr", "der++"))
             name = f"{DATA[scenario]} {regime}" + (", two steps" if repeats == 2 else "")
-            seeds = group.seeds.replace(" (", ", ").rstrip(")") if group else ""
+            seeds = ", ".join(filter(None, [str(len(group.results)), group.sources])) if group else ""
             found = f"{group.mean('accuracy')} ({seeds})" if group else "not run"
             minus = difference(group, gcr.group, "accuracy")[1] if group and gcr else "–"
             others = [str(cell.ours) if cell else "–" for cell in (gcr, der)]
@@ -102,8 +102,7 @@ def comparisons() -> str:
                 texts = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, anytime)]
                 p = final.p if final.n == len(seeds) and name not in UNTESTED else None
                 held = f"{group.memory_bytes:,}"
-                of = group.seeds.replace(str(len(group.results)), str(final.n), 1)
-                found.append((f"{DATA[scenario]} {regime}", name, of, held, texts, p))
+                found.append((f"{DATA[scenario]} {regime}", name, group.seeds(final.n), held, texts, p))
     corrected = iter(after_holm([p for *_, p in found if p is not None], TESTS))
     rows = []
     for where, name, of, held, texts, p in found:
@@ -188,14 +187,17 @@ def _against_own(
         for key, p in zip(these, after_holm([tested[key] for key in these], announced), strict=True):
             found[key][0] += "*" * (p < LEVEL)
     for key in found:
-        found[key][0] += " †" * ("sources" in groups[key].seeds)
+        found[key][0] += " †" * ("sources" in groups[key].sources)
     run = [cell for cell in CELLS if any(key[1:] == cell for key in found)]
     not_run = ["not run", *["–"] * (len(metrics) - 1)]
     rows = [
         [text, *(part for cell in run for part in found.get((arm, *cell), not_run))] for arm, (text, _) in arms.items()
     ]
-    words = METRICS | {"forgetting": "forgetting"}
-    columns = [f"{DATA[s]} {'online' if on else 'offline'}, {words[metric]}" for s, on in run for metric in metrics]
+    columns = [
+        f"{DATA[s]} {'online' if on else 'offline'}, {METRICS.get(metric, metric)}"
+        for s, on in run
+        for metric in metrics
+    ]
     return markdown([head, *columns], rows)
 
 

@@ -65,12 +65,17 @@ class Group:
         return max(int(result["memory_bytes"]) for result in self.results.values())
 
     @property
-    def seeds(self) -> str:
-        """How many there are, and of how many sources where it is not one that is known."""
+    def sources(self) -> str:
+        """In words, where it is not one that is known."""
         of = [result.get("source") for result in self.results.values()]
         named, unnamed = len({*of} - {None}), of.count(None)
-        said = (f"{unnamed} unnamed" if named else "unnamed") if unnamed else f"{named} sources" if named > 1 else ""
-        return f"{len(of)} ({said})" if said else str(len(of))
+        return (f"{unnamed} unnamed" if named else "unnamed") if unnamed else f"{named} sources" if named > 1 else ""
+
+    def seeds(self, n: int | None = None) -> str:
+        """How many there are, or ``n`` of them that count, and their sources."""
+        return " ".join(
+            filter(None, [str(len(self.results) if n is None else n), self.sources and f"({self.sources})"])
+        )
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def coverage() -> str:
                 for cell, label in judged(metric)}  # fmt: skip
     rows = []
     for cell in cells("accuracy"):
-        row = [f"{DATA[cell.scenario]} {cell.regime}", NAMES[cell.method], f"{cell.group.buffer:,}", cell.group.seeds]
+        row = [f"{DATA[cell.scenario]} {cell.regime}", NAMES[cell.method], f"{cell.group.buffer:,}", cell.group.seeds()]
         for metric in ("accuracy", "forgetting"):
             of, label = verdicts.get((metric, cell.place), (None, ""))
             row += [str(of.ours), f"{of.paper:.2f}", label] if of else [str(cell.group.mean(metric)), "–", "–"]

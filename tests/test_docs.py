@@ -149,7 +149,7 @@ def test_counts_in_prose_are_those_of_the_tables():
         f"below the paper's in {below} of {cells} cells and above in {words[above]}",
         f"{online[0]} of {online[1]} online and {words[offline[0]]} of {offline[1]} offline were measured",
     ]
-    unnamed = words[sum("unnamed" in group.seeds for group in runs.read("online").values())]
+    unnamed = words[sum("unnamed" in group.sources for group in runs.read("online").values())]
     said["docs/online.md"] = [f"{unnamed.capitalize()} cells of other methods come from versions that are not recorded"]
     said["results/README.md"] = [f"Without `source` are {unnamed} cells of `online`"]
     table = tables.others("online", "accuracy")

@@ -14,7 +14,7 @@ from typing import Any
 
 from gcr.analysis.formats import Entry, Sheet
 from gcr.analysis.load import METRICS, PROTOCOLS, Group, Runs, short_digest
-from gcr.analysis.statistics import BOLD_P, Comparison, Spread, after_holm, compare, spread, welch
+from gcr.analysis.statistics import BOLD_P, NO_COMMON, Comparison, Spread, after_holm, compare, spread, welch
 from gcr.analysis.tables import shortest_distinct
 from gcr.experiments.describe import differing
 from gcr.runs.folder import RunFolder
@@ -58,7 +58,7 @@ def why_unpaired(first: Group, second: Group, paired: bool | None = None) -> str
     """
     common = set(first.seeds) & set(second.seeds)
     if not common:
-        return "no seed in common"
+        return NO_COMMON
     if paired is not None:
         return "" if paired else f"asked for, {len(common)} common"
     both = (first, second)

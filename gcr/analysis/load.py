@@ -190,7 +190,7 @@ class Runs:
             notes += _mixed(f"versions of {library}", [of.get(library, "unknown") for of in versions])
         without = [group for group in self.groups if not all(of.get("source") for of in group.results)]
         if without and any(of.get("source") for group in self.groups for of in group.results):  # older ones do not
-            names = named_few([group.name for group in without])
+            names = _named_few([group.name for group in without])
             hold = "experiment holds runs that do" if len(without) == 1 else "experiments hold runs that do"
             notes.append(f"{len(without)} {hold} not name their source of gcr: {names}")
         return notes
@@ -222,7 +222,7 @@ class Runs:
     def diverged_notes(self) -> list[str]:
         if not self.diverged:
             return []
-        named = named_few([f"{_short(run.path)} ({run.failure})" for run in self.diverged])
+        named = _named_few([f"{_short(run.path)} ({run.failure})" for run in self.diverged])
         runs = "1 run" if len(self.diverged) == 1 else f"{len(self.diverged)} runs"
         return [f"{runs} diverged, in no mean: {named}"]
 
@@ -231,14 +231,14 @@ class Runs:
             return []
         names = [_short(bad.path) for bad in self.unreadable]
         results = "result that cannot be read is" if len(names) == 1 else "results that cannot be read are"
-        return [f"{len(names)} {results} left out: {named_few(names)}"]
+        return [f"{len(names)} {results} left out: {_named_few(names)}"]
 
 
 def _short(path: Path) -> str:
     return "/".join(path.absolute().parts[-2:])
 
 
-def named_few(names: Sequence[str]) -> str:
+def _named_few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -260,10 +260,9 @@ def read_runs(*paths: Path) -> Runs:
     """All finished runs at some paths, in groups: below a folder, in a packed file, or in a part of one. A run that is
     at two of them counts once."""
     plugins.own()  # what is wrong with them is no run's fault
-    outer_first = sorted(paths, key=lambda path: len(path.resolve().parts))  # so that an experiment stays whole
-    stored = {path: _stored_at(path) for path in outer_first}
-    for path in paths:
-        if not any(stored[path]):
+    stored = {path: _stored_at(path) for path in paths}
+    for path, what in stored.items():
+        if not any(what):
             begun = path.is_dir() and any(path.rglob("experiment.json"))
             train = f"train some with: gcr run SCENARIO --out {path}"
             how = "give the command of those begun again" if begun else train

@@ -28,6 +28,7 @@ from gcr.settings import BadInput
 BOLD_P = 0.05  # the paper's level for bold
 PAIRWISE_P = 1e-3  # and for "all pairwise differences" in its ablation
 FEW_SEEDS = 5  # with fewer, a test sees only gross differences
+NO_COMMON = "no seed in common"  # why a test is Welch's
 
 BySeed = Mapping[int, float]
 
@@ -223,7 +224,7 @@ def best(
         if label == leader:
             bold.append(label)
             continue
-        why = why_unpaired(label, leader) or ("" if values.keys() & present[leader].keys() else "no seed in common")
+        why = why_unpaired(label, leader) or ("" if values.keys() & present[leader].keys() else NO_COMMON)
         found = (welch if why else compare)(values, present[leader])
         tests.append(f"Welch's t-test: {why}" if why else "a paired t-test")
         pair = f"{label} against {leader}"
