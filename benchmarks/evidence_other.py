@@ -174,12 +174,13 @@ def corrupted() -> str:
 
 
 def causes() -> str:
-    """What was tried to explain cells above the paper's: S-CIFAR-10 online, minus our own run of the cell."""
+    """What was tried to explain cells that differ from the paper's: S-CIFAR-10 online, minus our own run of the cell."""
     tried = (
         ("er", 200, "separate forward pass for replay", "er-k200-separate"),
         ("er", 200, "learning rate 0.01", "er-k200-lr0.01"),
         ("er", 200, "learning rate 0.1", "er-k200-lr0.1"),
         ("icarl", 500, "loss, replay and feature lengths as in Mammoth", "icarl-k500-mean-replay2-own"),
+        ("mir", 2000, "`criterion=logits`", "mir-k2000-logits"),
         ("gcr", 200, "variant `released`", "gcr-k200-reading-code"),
         ("gcr", 200, "`contrast=logits`", "gcr-k200-logits-seeds-that-chose"),
         ("gcr", 2000, "`normalise=size`", "gcr-k2000-normalise-size"),
