@@ -174,7 +174,7 @@ def corrupted() -> str:
 
 
 def causes() -> str:
-    """What was tried to explain cells that differ from the paper's: S-CIFAR-10 online, minus our own run of the cell."""
+    """What was tried to explain cells that differ from the paper's: S-CIFAR-10 online, minus our own of the cell."""
     tried = (
         ("er", 200, "separate forward pass for replay", "er-k200-separate"),
         ("er", 200, "learning rate 0.01", "er-k200-lr0.01"),

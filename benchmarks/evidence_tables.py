@@ -44,18 +44,16 @@ def judged(metric: str, formula: str = "") -> list[tuple[Cell, str]]:
 def counts() -> str:
     """How many cells agree with the paper's."""
     rows = []
-    cases = (("accuracy", ""), ("forgetting", ""), ("forgetting", "forgetting_with_last"))
-    for metric, formula in cases:
+    for metric, formula in (("accuracy", ""), ("forgetting", ""), ("forgetting", "forgetting_with_last")):
+        row = [metric + (", last counted" if formula else "")]
         for regime in ("online", "offline"):
-            found_here = judged(metric, formula)
-            labels = [label for cell, label in found_here if cell.regime == regime and cell.comparable]
+            labels = [of for cell, of in judged(metric, formula) if cell.regime == regime and cell.comparable]
             found = Counter(label.strip("*") for label in labels)
-            stars = Counter(label for label in labels if "*" in label)
-            sides = [f"{found[side]} ({stars[side + '*']})" for side in ("above", "below")]
-            numbers = [str(len(labels)), str(found["inside"]), *sides, str(found["undecided"])]
-            last = ", last counted" if formula else ""
-            rows.append([f"{metric}{last}, {regime}", *numbers])
-    return markdown(["", "cells", "inside", "above (starred)", "below (starred)", "undecided"], rows)
+            sides = [f"{found[side]} ({labels.count(side + '*')})" for side in ("above", "below")]
+            row += [str(len(labels)), str(found["inside"]), *sides, str(found["undecided"])]
+        rows.append(row)
+    sides = ["inside", "above (starred)", "below (starred)", "undecided"]
+    return markdown(["", "cells online", *sides, "cells offline", *sides], rows)
 
 
 def others(regime: str, metric: str, theirs: Mapping[int, tuple[int, ...]] | None = None) -> str:
@@ -82,7 +80,8 @@ def others(regime: str, metric: str, theirs: Mapping[int, tuple[int, ...]] | Non
         starts.append([DATA[scenario], sizes, *(seeds if offline else []), *held, str(gcr.mean(metric))])
         differences.append([None if of is None else difference(gcr, of, metric) for of in rivals])
     minus = [f"minus {NAMES[method]}" for method in methods]
-    head = ["data", "K", *(["seeds"] if offline else []), "bytes, GCR", "DER++", f"GCR, {METRICS[metric]}", *minus]
+    seeds = [f"seeds, {'/'.join(NAMES[method] for method in ('gcr', *methods))}"] if offline else []
+    head = ["data", "K", *seeds, "bytes, GCR", "DER++", f"GCR, {METRICS[metric]}", *minus]
     return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
 
 
