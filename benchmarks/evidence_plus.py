@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import measured
 from evidence_runs import DATA, LEVEL, METRICS, NAMES, Group, difference, first_seeds, markdown, places, read
-from gcr_plus_runs import ARMS, PARTS
+from gcr_plus_runs import ARMS, PARTS, SHORT
 
 from gcr import paper
 from gcr.analysis.statistics import Comparison, compare, holm
@@ -95,14 +95,16 @@ def comparisons() -> str:
         er_ace = runs.get(f"{scenario}{'-online' if online else ''}-er-ace-k500")
         opponents |= dict(zip(UNTESTED, (der.group if der else None, er_ace), strict=True))
         for name, group in opponents.items():
-            plus = read("gcr-plus")[f"{start}k500"] if "published" in name else own(scenario, online)
+            short = not online and "published" not in name
+            plus = own(scenario, online) if short else read("gcr-plus")[f"{start}k500"]
             if group is not None and plus is not None:
                 seeds = range(15 if online else 5)
                 final, anytime = (_over(seeds, plus, group, metric) for metric in ("accuracy", "anytime"))
                 texts = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, anytime)]
                 p = final.p if final.n == len(seeds) and name not in UNTESTED else None
                 held = f"{group.memory_bytes:,}"
-                found.append((f"{DATA[scenario]} {regime}", name, group.seeds(final.n), held, texts, p))
+                where = f"{DATA[scenario]} {regime}" + (f", {SHORT} epochs" if short else "")
+                found.append((where, name, group.seeds(final.n), held, texts, p))
     corrected = iter(after_holm([p for *_, p in found if p is not None], TESTS))
     rows = []
     for where, name, of, held, texts, p in found:
