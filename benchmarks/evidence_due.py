@@ -93,7 +93,8 @@ def due() -> Iterator[Cell]:
     for scenario, buffer, seeds in ONLINE:
         for what, changes in ROWS.items():
             made = partial(experiment, "online", scenario, "gcr", buffer, changes)
-            yield Cell("rows", "online-variants", f"{scenario}-online-gcr-k{buffer}-{what}", seeds, made)
+            again = (scenario, buffer) == ("seq-cifar10", 500)
+            yield Cell("rows", "online-variants", f"{scenario}-online-gcr-k{buffer}-{what}", seeds, made, again=again)
     for what, changes in (("", {}), ("-class-balanced", ROWS["class-balanced"])):
         made = partial(experiment, "offline", "seq-cifar100", "gcr", 2000, changes)
         yield Cell("selection", "offline-selection", f"seq-cifar100-gcr{what}-k2000", range(10, 18), made)
@@ -127,6 +128,9 @@ def due() -> Iterator[Cell]:
     for scenario, buffer, methods in NO_SOURCE:
         for method in methods:
             yield replace(of_paper("again", "online", scenario, method, buffer, range(15)), again=True)
+    for scenario, method, buffer in (("seq-cifar10", "er", 500), ("seq-cifar10", "der++", 500),
+                                     ("seq-cifar100", "der++", 2000)):  # fmt: skip
+        yield replace(of_paper("again-offline", "offline", scenario, method, buffer, range(5)), again=True)
     yield from (cell for cell in later() if cell.name != published.name)
 
 

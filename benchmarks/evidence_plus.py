@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import measured
 from evidence_runs import DATA, LEVEL, METRICS, NAMES, Group, difference, first_seeds, markdown, places, read
-from gcr_plus_runs import ARMS, PARTS, SHORT
+from gcr_plus_runs import ARMS, PARTS, SHORT, UNTESTED_ARMS
 
 from gcr import paper
 from gcr.analysis.statistics import Comparison, compare, holm
@@ -153,11 +153,12 @@ def ablation() -> str:
 def selections() -> str:
     """`gcr+` with other selections minus its own, 500 examples in all; * after Holm's correction over a cell's arms."""
     runs = read("gcr-plus-comparisons")
+    arms = ARMS | UNTESTED_ARMS
     names = {(arm, *cell): f"{_start(*cell)}keeps-{arm}-k{settings.get('buffer', 500)}"
-             for arm, (_, settings) in ARMS.items() for cell in CELLS}  # fmt: skip
+             for arm, (_, settings) in arms.items() for cell in CELLS}  # fmt: skip
     names |= {("grad-approx", *cell): f"{_start(*cell)}as-gcr-k250" for cell in CELLS}
     groups = {key: runs[name] for key, name in names.items() if name in runs}
-    run = {arm: about for arm, about in ARMS.items() if any(key[0] == arm for key in groups)}
+    run = {arm: about for arm, about in arms.items() if any(key[0] == arm for key in groups)}
     metrics = ("accuracy", "anytime")
     return _against_own("rows kept by", run, groups, metrics, offline_seeds=8, announced=len(ARMS), by_cell=True)
 
@@ -176,14 +177,14 @@ def _against_own(
     found: dict[tuple[str, str, bool], list[str]] = {}
     tested: dict[tuple[str, str, bool], float] = {}
     for key, group in groups.items():
-        _, scenario, online = key
+        arm, scenario, online = key
         if (whole := own(scenario, online)) is not None and len(group.results) > 1:
             final, *others = (compare(group.by_seed(m), whole.by_seed(m)) for m in metrics)
             found[key] = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, *others)]
-            if final.n == (15 if online else offline_seeds) and final.p is not None:
-                tested[key] = final.p
-            else:
+            if final.n != (15 if online else offline_seeds):
                 found[key][0] += f" ({final.n} seeds)"
+            elif final.p is not None and arm not in UNTESTED_ARMS:
+                tested[key] = final.p
     for cells_together in [[cell] for cell in CELLS] if by_cell else [CELLS]:
         these = [key for key in tested if key[1:] in cells_together]
         for key, p in zip(these, after_holm([tested[key] for key in these], announced), strict=True):

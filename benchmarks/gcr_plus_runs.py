@@ -50,6 +50,13 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {  # arm: rows kept by, settings
     "low-loss": ("`balanced-reservoir`, `evict=loss`", {"evict": "loss"}),
     "herding-order": ("`balanced-reservoir`, `evict=herding`", {"evict": "herding"}),
 }
+UNTESTED_ARMS: dict[str, tuple[str, dict[str, Any]]] = {  # announced after the results of the others
+    "grad-approx-shrink-0.5": ("`grad-approx`, `shrink=0.5`", {"selector": "grad-approx", "shrink": 0.5} | POOL),
+    "grad-approx-4-views": (
+        "`grad-approx` on the mean over four views",
+        {"selector": "grad-approx", "pool_view": "weak", "pool_views": 4} | POOL,
+    ),
+}
 AS_DER: dict[str, Any] = {"selector": "reservoir", "gamma": 0, "keep": 0}  # opponents 2 and 3
 AS_GCR: dict[str, Any] = {"selector": "grad-approx"} | POOL
 CHANGES: dict[str, dict[str, Any]] = {  # on validation data: what opponents 2 and 3 are tuned over
@@ -103,7 +110,7 @@ def announced() -> Iterator[Cell]:
                 what = f"without-{part}-k500"
                 yield cell("ablation", "gcr-plus-ablation", scenario, online, what, seeds, left_out | short)
     for online, short, seeds in ((True, {}, range(15)), (False, {"epochs": SHORT}, range(8))):
-        for arm, (_, settings) in ARMS.items():
+        for arm, (_, settings) in (ARMS | UNTESTED_ARMS).items():
             if settings and (online or arm in OFFLINE_ARMS):
                 for scenario in SETS:
                     what = f"keeps-{arm}-k{settings.get('buffer', 500)}"
