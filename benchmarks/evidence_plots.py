@@ -88,7 +88,7 @@ def against_the_paper() -> Figure:
     label = "accuracy, ours minus the paper's, points; bar: 95% interval; filled: starred; blue: GCR"
     figure.supxlabel(label, fontsize=9)
     axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
+    axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
