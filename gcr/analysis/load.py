@@ -38,6 +38,7 @@ METRICS = {
     "backward_transfer": "backward transfer",
     "forward_transfer": "forward transfer",
 }
+FORGETTING = ("forgetting", "forgetting_with_last")  # two formulas of it
 
 
 def metric_of(result: dict[str, Any], protocol: str, metric: str) -> float | None:

@@ -31,6 +31,11 @@ FEW_SEEDS = 5  # with fewer, a test sees only gross differences
 NO_COMMON = "no seed in common"  # why a test is Welch's
 
 BySeed = Mapping[int, float]
+WhyUnpaired = Callable[[str, str], str]  # of two labels: why Welch's test compares them; empty: a paired one does
+
+
+def always_paired(first: str, second: str) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
@@ -206,12 +211,11 @@ def best(
     *,
     higher: bool = True,
     level: float = BOLD_P,
-    why_unpaired: Callable[[str, str], str] = lambda first, second: "",
+    why_unpaired: WhyUnpaired = always_paired,
 ) -> Best:
     """The paper's rule for bold: the best mean, and all that are not significantly worse than it.
 
-    ``why_unpaired`` says of two labels why Welch's test compares them; empty: a paired one does. What cannot be tested
-    against the best (too few seeds) is not bold; the warnings say so.
+    What cannot be tested against the best (too few seeds) is not bold; the warnings say so.
     """
     present = {label: values for label, values in of.items() if values}
     if not present:
@@ -220,12 +224,11 @@ def best(
     means = {label: sign * sum(values.values()) / len(values) for label, values in present.items()}
     leader = max(means, key=means.__getitem__)
     bold, doubts, tests = [], [], []
-    for label, values in present.items():
+    for label in present:
         if label == leader:
             bold.append(label)
             continue
-        why = why_unpaired(label, leader) or ("" if values.keys() & present[leader].keys() else NO_COMMON)
-        found = (welch if why else compare)(values, present[leader])
+        why, found = _tested(present, label, leader, why_unpaired)
         tests.append(f"Welch's t-test: {why}" if why else "a paired t-test")
         pair = f"{label} against {leader}"
         doubts += [(pair, text) for text in found.warnings]
@@ -236,10 +239,18 @@ def best(
     return Best(tuple(bold), tuple(doubts), tuple(tests))
 
 
-def not_apart(of: Mapping[str, BySeed], level: float = PAIRWISE_P) -> list[tuple[str, str, Comparison]]:
+def not_apart(
+    of: Mapping[str, BySeed], level: float = PAIRWISE_P, why_unpaired: WhyUnpaired = always_paired
+) -> list[tuple[str, str, Comparison]]:
     """The pairs whose difference is not significant at ``level``: none where the ablation's claim holds."""
-    found = [(a, b, compare(of[a], of[b])) for a, b in combinations(of, 2)]
+    found = [(a, b, _tested(of, a, b, why_unpaired)[1]) for a, b in combinations(of, 2)]
     return [(a, b, comparison) for a, b, comparison in found if not comparison.significant(level)]
+
+
+def _tested(of: Mapping[str, BySeed], a: str, b: str, why_unpaired: WhyUnpaired) -> tuple[str, Comparison]:
+    """Why the test of two labels is Welch's (empty: it is paired), and the test."""
+    why = why_unpaired(a, b) or ("" if of[a].keys() & of[b].keys() else NO_COMMON)
+    return why, (welch if why else compare)(of[a], of[b])
 
 
 def _t_test(difference: float, sem: float, degrees: float, deviation: float) -> tuple[float, float]:

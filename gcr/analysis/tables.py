@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gcr.analysis.formats import Entry, Sheet
-from gcr.analysis.load import METRICS, PROTOCOLS, Group, metric_of
+from gcr.analysis.load import CHOSE, METRICS, PROTOCOLS, Group, metric_of
 from gcr.experiments import variants
 from gcr.experiments.describe import unusual
 from gcr.experiments.experiment import unused_by
@@ -183,16 +183,17 @@ def distinctions(groups: Sequence[Group], always: Sequence[str] = (), unlike: Co
     """For each of some groups, what a reader must know of it.
 
     Values that one tunes (training, optimizer, numbers of the method) are named where groups differ in them; of the
-    rest what is not at its default, model and stream again only where groups differ; the folder where all that is the
-    same for two of them. Settings in ``always`` are always named, and that a run is tested on validation data. Settings
-    in ``unlike`` may differ from other rows: named where they are not at their default, and offline epochs in any case.
-    Where it is shorter, a variant of GCR stands for its settings.
+    rest what is not at its default, model and stream again only where groups differ; that seeds chose a setting; the
+    folder where all that is the same for two of them. Settings in ``always`` are always named, and that a run is tested
+    on validation data. Settings in ``unlike`` may differ from other rows: named where they are not at their default,
+    and offline epochs in any case. Where it is shorter, a variant of GCR stands for its settings.
     """
     described = [group.experiment.settings for group in groups]
     keys = {key for settings in described for key in settings}
     varying = {key for key in keys if len({str(settings.get(key)) for settings in described}) > 1}
     texts = [
-        _words(group, settings, varying, always, unlike) for group, settings in zip(groups, described, strict=True)
+        ", ".join(filter(None, [_words(group, settings, varying, always, unlike), CHOSE if group.chose else ""]))
+        for group, settings in zip(groups, described, strict=True)
     ]
     folders = shortest_distinct([group.folder.parts for group in groups])
     return [

@@ -306,6 +306,8 @@ def table(
 
     `gcr table runs --paper offline-accuracy --buffer 500 --format markdown`
 
+    `gcr table runs --paper online-forgetting --metrics forgetting_with_last`
+
     `gcr table runs --format csv --per-seed > runs.csv`
 
     `gcr table runs --format json > runs.json`
@@ -323,10 +325,9 @@ def table(
         raise BadInput("--per-seed needs --format csv or json, and excludes --paper")
     only = read_words("scenario", scenario), read_words("method", method), read_buffers(buffer)
     asked = asked_table(Request(paper, *only)) if paper is not None else None
-    if asked is not None and metrics is not None:
-        raise BadInput("--metrics and --paper exclude each other; a table of the paper has its own metric")
     if asked is not None:
         compare_to_paper.check_of_paper(asked)
+        forgetting = compare_to_paper.formula_of(asked, metrics)
     runs = read_runs(*paths)
     warn_of_unreadable(runs)
     if asked is None:
@@ -340,7 +341,7 @@ def table(
         elif numbers:
             records = tables.records(runs.groups, names, seeds=form == "json")
     else:
-        found = compare_to_paper.compare(runs.groups, asked)
+        found = compare_to_paper.compare(runs.groups, asked, forgetting=forgetting)
         shown = replace(runs, groups=[g for g in runs.groups if any(row.group is g for row in found.rows)])
         sheets, records, notes = (
             compare_to_paper.sheets(found),

@@ -10,14 +10,14 @@ runs in a folder that says so are shown without a verdict.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gcr import paper
 from gcr.analysis.compare import why_unpaired
 from gcr.analysis.formats import Entry, Sheet
-from gcr.analysis.load import CHOSE, METRICS, PROTOCOLS, Group
+from gcr.analysis.load import CHOSE, FORGETTING, METRICS, PROTOCOLS, Group
 from gcr.analysis.statistics import (
     BOLD_P,
     FEW_SEEDS,
@@ -60,6 +60,7 @@ class Row:
     ours: Spread | None = None  # None: missing
     interval: tuple[float, float] | None = None  # 95%; None for a single seed
     by_seed: dict[int, float] | None = None
+    metric: str = ""  # of ours: the cell's, but for another formula of forgetting
     bold: bool = False
     group: Group | None = None  # the runs
     significant: bool = False  # apart from the paper's mean after Holm's correction over the table
@@ -106,10 +107,14 @@ class Comparison:
 
 
 def compare(
-    groups: Sequence[Group], table: str | Table, values: Mapping[Place, Mapping[str, Any]] | None = None
+    groups: Sequence[Group],
+    table: str | Table,
+    values: Mapping[Place, Mapping[str, Any]] | None = None,
+    forgetting: str = "forgetting",
 ) -> Comparison:
     """All cells of a table of the paper, each with the groups that repeat it. ``values`` stand in for those that the
-    paper's search chose; a place without any has no runs."""
+    paper's search chose; a place without any has no runs. ``forgetting``: the metric that is compared with the paper's
+    forgetting."""
     about = paper.table(table) if isinstance(table, str) else table
     if values is None:
         check_of_paper(about)
@@ -127,7 +132,7 @@ def compare(
             departures[number] = min(departures.get(number, found), found, key=len)
             if not found:
                 matching.append(groups[number])
-        rows += _rows(cell, _without_repeats(matching))
+        rows += _rows(cell, _without_repeats(matching), forgetting)
     columns: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         columns.setdefault(row.cell.column, []).append(row)
@@ -144,6 +149,19 @@ def compare(
     left_out = [(groups[number], found) for number, found in departures.items() if found]
     whose = _value_notes(about.cells) if values is None else []
     return Comparison(rows, [*notes, *_left_out_notes(left_out), *whose, *printed])
+
+
+def formula_of(table: Table, metrics: str | None) -> str:
+    """The formula of forgetting that ``--metrics`` asks for."""
+    if metrics is None:
+        return FORGETTING[0]
+    if metrics not in FORGETTING or all(cell.metric != "forgetting" for cell in table.cells):
+        formulas = " or ".join(FORGETTING)
+        raise BadInput(
+            f"--metrics and --paper exclude each other, got {metrics}; a table of the paper has its own metric, but "
+            f"one of forgetting takes a formula: {formulas}"
+        )
+    return metrics
 
 
 def _without_repeats(groups: Sequence[Group]) -> list[Group]:
@@ -184,8 +202,13 @@ def verdict_notes(found: Comparison, alone: str = "") -> list[str]:
         f"{words}; undecided: inside, with fewer than {FEW_SEEDS} seeds, or one seed",
         f"*: p < {BOLD_P} after Holm's correction over {tests} {'row' if tests == 1 else 'rows'}",
     ]
+    formulas = {row.cell.table: row.metric for row in found.rows if row.cell.metric == "forgetting"}
     return [
         *(of_tests if tests else []),
+        *(
+            f"the other formula of forgetting: gcr table --paper {table} --metrics {FORGETTING[of == FORGETTING[0]]}"
+            for table, of in formulas.items()
+        ),
         *([f"{', '.join(dict.fromkeys(apart))}: forgetting at the ends of tasks, not compared"] if apart else []),
         *([f"{CHOSE}: a setting was chosen on them, so they have no verdict"] if chose else []),
     ]
@@ -199,7 +222,7 @@ def by_sheet(found: Comparison, alone: str = "") -> dict[str, list[Row]]:
     for row in found.rows:
         cell = row.cell
         protocol = cell.protocol.replace("il", "IL")
-        title = f"{cell.scenario}, {cell.regime}, {protocol} {METRICS[cell.metric]}{mark}"
+        title = f"{cell.scenario}, {cell.regime}, {protocol} {METRICS[row.metric]}{mark}"
         split.setdefault(title, []).append(row)
     return {title: sorted(members, key=lambda row: row.cell.buffer) for title, members in split.items()}
 
@@ -218,7 +241,7 @@ def _record(row: Row) -> dict[str, object]:
         "scenario": row.cell.scenario,
         "regime": row.cell.regime,
         "protocol": row.cell.protocol,
-        "metric": row.cell.metric,
+        "metric": row.metric,
         "method": row.name,
         "buffer": row.cell.buffer,
         "mean": row.ours.mean if row.ours else None,
@@ -237,24 +260,30 @@ def _record(row: Row) -> dict[str, object]:
     }
 
 
-def _rows(cell: Cell, groups: Sequence[Group]) -> list[Row]:
-    protocol = cell.protocol.replace("-", "_")
+def _rows(cell: Cell, groups: Sequence[Group], forgetting: str) -> list[Row]:
+    protocol, metric = cell.protocol.replace("-", "_"), forgetting if cell.metric == "forgetting" else cell.metric
     assert protocol in PROTOCOLS
     rows = []
     for group, words in zip(groups, distinctions(groups) if groups else [], strict=True):
-        ours = group.spread(protocol, cell.metric)
+        ours = group.spread(protocol, metric)
         if ours is not None:
-            said = ", ".join(filter(None, [words, CHOSE if group.chose and CHOSE not in words else ""]))
-            name = f"{cell.method} ({said})" if said else cell.method
-            rows.append(Row(cell, name, ours, interval(ours), group.by_seed(protocol, cell.metric), group=group))
-    return rows or [Row(cell, cell.method)]
+            name = f"{cell.method} ({words})" if words else cell.method
+            rows.append(Row(cell, name, ours, interval(ours), group.by_seed(protocol, metric), metric, group=group))
+    return rows or [Row(cell, cell.method, metric=metric)]
 
 
 def _best(rows: Sequence[Row]) -> Best:
-    present = {row.name: row.by_seed for row in rows if row.by_seed and row.comparable}
-    groups = {row.name: row.group for row in rows if row.group}
     higher = rows[0].cell.metric == "accuracy"
-    return best(present, higher=higher, why_unpaired=lambda a, b: why_unpaired(groups[a], groups[b]))
+    return best(_present(rows), higher=higher, why_unpaired=_why_unpaired(rows))
+
+
+def _present(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
+    return {row.name: row.by_seed for row in rows if row.by_seed and row.comparable}
+
+
+def _why_unpaired(rows: Sequence[Row]) -> Callable[[str, str], str]:
+    groups = {row.name: row.group for row in rows if row.group}
+    return lambda a, b: why_unpaired(groups[a], groups[b])
 
 
 def entries(row: Row) -> list[Entry]:
@@ -311,17 +340,19 @@ def _test_notes(bests: Sequence[Best]) -> list[str]:
 
 
 def _pairwise_notes(rows: Sequence[Row], level: float) -> list[str]:
-    present = {row.name: row.by_seed for row in rows if row.by_seed and row.comparable}
-    if len(present) < 2:
-        return []
+    everything = _present(rows)
+    present = {name: values for name, values in everything.items() if len(values) >= FEW_SEEDS}
     where = f"K = {rows[0].cell.buffer}"
+    few = [f"{where}: {name} has {len(of)} seeds, no test" for name, of in everything.items() if name not in present]
+    if len(present) < 2:
+        return few if len(everything) > 1 else []
     pairs = [
         f"{a} and {b} (p = {found.p:.2g}, d = {found.effect:.2g})" if found.p is not None else f"{a} and {b} (untested)"
-        for a, b, found in not_apart(present, level)
+        for a, b, found in not_apart(present, level, _why_unpaired(rows))
     ]
     if not pairs:
-        return [f"{where}: all {len(present)} rows differ pairwise with p < {level:g}"]
-    return [f"{where}: not apart at p < {level:g}: {'; '.join(pairs)}"]
+        return [*few, f"{where}: all {len(present)} rows differ pairwise with p < {level:g}"]
+    return [*few, f"{where}: not apart at p < {level:g}: {'; '.join(pairs)}"]
 
 
 def _left_out_notes(left_out: Sequence[tuple[Group, list[str]]]) -> list[str]:

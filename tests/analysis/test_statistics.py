@@ -155,6 +155,9 @@ def test_the_ablations_stricter_level():
     assert 1e-3 < p < 0.05
     assert len(not_apart({"a": A, "wide": wide})) == 1
     assert best({"a": A, "wide": wide}).labels == ("a",)
+    ((*_, unpaired),) = not_apart({"a": A, "wide": wide}, 1e-3, lambda a, b: "asked for")
+    assert unpaired.p == pytest.approx(stats.ttest_ind(list(A.values()), list(wide.values()), equal_var=False).pvalue)
+    assert not_apart({"a": A, "c": dict(enumerate(C.values(), start=30))}) == []  # no seed in common: Welch's
 
 
 def test_without_scipy(monkeypatch):

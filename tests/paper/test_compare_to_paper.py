@@ -9,10 +9,10 @@ from gcr import paper
 from gcr.analysis.compare import pairs
 from gcr.analysis.compare import records as records_of_pairs
 from gcr.analysis.formats import markdown
-from gcr.analysis.load import read_runs
+from gcr.analysis.load import FORGETTING, read_runs
 from gcr.analysis.tables import sheets as plain_sheets
 from gcr.files import json_bytes
-from gcr.paper.compare_to_paper import compare, records, sheets, verdict_notes
+from gcr.paper.compare_to_paper import by_sheet, compare, records, sheets, verdict_notes
 from gcr.runs.folder import RunFolder
 
 
@@ -97,13 +97,38 @@ def test_online_methods_evaluated_at_task_ends_have_no_verdict_on_forgetting(tmp
     assert "icarl: forgetting at the ends of tasks, not compared" in verdict_notes(found)
 
 
+def test_the_other_formula_of_forgetting(tmp_path):
+    er = cell_of("online-forgetting", "er", metric="forgetting")
+    repeat(tmp_path, er, [40.0, 41.0, 42.0], forgetting=30.0)  # every accuracy of a run is the same
+    groups = read_runs(tmp_path).groups
+    found, other = (compare(groups, "online-forgetting", forgetting=of) for of in FORGETTING)
+    assert [row_of(of, er).ours.mean for of in (found, other)] == [30.0, 0.0]
+    assert "next to the paper's" in next(iter(by_sheet(other)))
+    assert next(iter(by_sheet(other))).startswith("seq-cifar10, online, class-IL forgetting, last stage counted")
+    notes = (verdict_notes(of) for of in (found, other))
+    named = [[note.rsplit(" ", 1)[1] for note in of if "other formula" in note] for of in notes]
+    assert named == [["forgetting_with_last"], ["forgetting"]]
+
+
+def test_pairwise_notes_of_the_ablation(tmp_path):
+    """By the test of ``gcr compare``, and not with fewer than five seeds."""
+    cells = [cell_of("ablation", name, scenario="seq-cifar100", buffer=2000) for name in ("gcr", "gcr without supcon")]
+    few = cell_of("ablation", "gcr + reservoir", scenario="seq-cifar100", buffer=2000)
+    repeat(tmp_path, cells[0], [60.0, 61.0, 60.5, 61.5, 60.2], "a")
+    repeat(tmp_path, cells[1], dict(enumerate([50.0, 51.0, 50.5, 51.5, 50.2], start=30)), "b")  # no seed in common
+    repeat(tmp_path, few, [55.0, 56.0], "c")
+    notes = compare(read_runs(tmp_path).groups, "ablation").notes
+    assert "K = 2000: gcr + reservoir has 2 seeds, no test" in notes
+    assert "K = 2000: all 2 rows differ pairwise with p < 0.001" in notes
+
+
 def test_seeds_that_chose_a_setting_are_shown_without_a_verdict(tmp_path):
     cell = cell_of("offline-accuracy", "gcr")  # 74.69
     for name, ours in (("gcr-seeds-that-chose", 80.0), ("gcr", 70.0)):
         repeat(tmp_path, cell, [ours, ours + 0.1, ours - 0.1], name)
     found = compare(read_runs(tmp_path).groups, "offline-accuracy")
     rows = {row.name: row for row in found.rows if row.cell == cell}
-    chose, fresh = rows["gcr (folder=gcr-seeds-that-chose)"], rows["gcr (folder=gcr)"]
+    chose, fresh = rows["gcr (seeds-that-chose)"], rows["gcr"]
     assert (chose.ours.mean, chose.verdict, chose.p, chose.bold) == (80.0, "–", None, False)
     assert (fresh.verdict, fresh.bold) == ("below*", True)
     assert "seeds-that-chose: a setting was chosen on them, so they have no verdict" in verdict_notes(found)
