@@ -88,6 +88,7 @@ class Cell:
     group: Group
     metric: str
     paper: float
+    paper_spread: float | None = None  # its ±
     chose: Group | None = None  # seeds that chose a setting of it; the cell itself until there are others
 
     @property
@@ -99,11 +100,25 @@ class Cell:
         return self.group.mean(self.metric)
 
     @property
+    def difference(self) -> float:
+        return self.ours.mean - self.paper
+
+    @property
     def p(self) -> float:
         """Two-sided one-sample t-test; the paper's mean is taken as exact."""
         found = one_sample_p(self.ours, self.paper)
         assert found is not None
         return found
+
+    @property
+    def p_of_welch(self) -> float | None:
+        """The same if the paper's ± is the deviation of its 15 seeds."""
+        from scipy.stats import ttest_ind_from_stats
+
+        if self.paper_spread is None or self.ours.sem is None:
+            return None
+        ours = self.ours.mean, self.ours.sem * self.ours.n**0.5, self.ours.n
+        return float(ttest_ind_from_stats(*ours, self.paper, self.paper_spread, 15, equal_var=False).pvalue)
 
     @property
     def comparable(self) -> bool:
@@ -156,7 +171,7 @@ def cells(metric: str) -> list[Cell]:
             wanted = {"protocol": "class-il", "scenario": group.experiment["scenario"], "metric": metric}
             for cell in paper.find(table, method=method, buffer=group.buffer, **wanted):
                 if cell.mean is not None:
-                    found.append(Cell(regime, cell.scenario, method, group, metric, cell.mean, chose))
+                    found.append(Cell(regime, cell.scenario, method, group, metric, cell.mean, cell.spread, chose))
     order = list(NAMES)
     return sorted(found, key=lambda c: (c.regime == "offline", c.scenario, c.group.buffer, order.index(c.method)))
 

@@ -29,25 +29,42 @@ from evidence_runs import (
     read,
 )
 
-from gcr.analysis.statistics import significant_after_holm, verdict
+from gcr.analysis.statistics import FEW_SEEDS, significant_after_holm, verdict
 
 
-def judged(metric: str, formula: str = "") -> list[tuple[Cell, str]]:
-    """Cells with their verdicts; * where Holm's correction over all cells keeps the difference. ``formula``: another
-    one of our values."""
+def judged(metric: str, formula: str = "", welch: bool = False) -> list[tuple[Cell, str]]:
+    """Cells with their verdicts; * where Holm's correction over all cells with five seeds keeps the difference.
+    ``formula``: another one of our values. ``welch``: the paper's mean is not exact, but one of 15 seeds."""
     found = [replace(cell, metric=formula or metric) for cell in cells(metric)]
-    apart = significant_after_holm([cell.p if cell.comparable else None for cell in found], LEVEL)
-    words = [verdict(cell.ours, cell.paper) + "*" * of for cell, of in zip(found, apart, strict=True)]
-    return [(cell, label if cell.comparable else "–") for cell, label in zip(found, words, strict=True)]
+    ps = [(cell.p_of_welch if welch else cell.p) if cell.comparable else None for cell in found]
+    apart = significant_after_holm(
+        [p if cell.ours.n >= FEW_SEEDS else None for cell, p in zip(found, ps, strict=True)], LEVEL
+    )
+    words = []
+    for cell, p, star in zip(found, ps, apart, strict=True):
+        side = verdict(cell.ours, cell.paper)
+        if welch and p is not None:
+            sides = "inside" if cell.ours.n >= FEW_SEEDS else "undecided", "above" if cell.difference > 0 else "below"
+            side = sides[p < LEVEL]
+        words.append(side + "*" * star if cell.comparable else "–")
+    return list(zip(found, words, strict=True))
+
+
+COUNTED = {
+    "accuracy": ("accuracy", "", False),
+    "accuracy, Welch": ("accuracy", "", True),
+    "forgetting": ("forgetting", "", False),
+    "forgetting, last counted": ("forgetting", "forgetting_with_last", False),
+}
 
 
 def counts() -> str:
     """How many cells agree with the paper's."""
     rows = []
-    for metric, formula in (("accuracy", ""), ("forgetting", ""), ("forgetting", "forgetting_with_last")):
-        row = [metric + (", last counted" if formula else "")]
+    for name, how in COUNTED.items():
+        row = [name]
         for regime in ("online", "offline"):
-            labels = [of for cell, of in judged(metric, formula) if cell.regime == regime and cell.comparable]
+            labels = [of for cell, of in judged(*how) if cell.regime == regime and cell.comparable]
             found = Counter(label.strip("*") for label in labels)
             sides = [f"{found[side]} ({labels.count(side + '*')})" for side in ("above", "below")]
             row += [str(len(labels)), str(found["inside"]), *sides, str(found["undecided"])]
@@ -152,11 +169,16 @@ def selection(*metrics: str) -> str:
     starts, differences = [], []
     for data, (base, *arms) in cases.items():
         assert base is not None
-        seeds = "/".join("–" if of is None else str(len(of.results)) for of in (base, *arms))
+        seeds = "/".join("–" if of is None else f"{len(of.results)}{_version_mark(of)}" for of in (base, *arms))
         for metric in metrics if data.endswith("online") else metrics[::-1]:
             starts.append([data, seeds, METRICS.get(metric, metric), str(base.mean(metric))])
             differences.append([None if group is None else difference(group, base, metric) for group in arms])
     return markdown(head, [start + row for start, row in zip(starts, marked(differences), strict=True)])
+
+
+def _version_mark(of: Group) -> str:
+    """† seeds of several versions, ‡ of one that is not recorded."""
+    return "‡" if "unnamed" in of.sources else "†" * ("sources" in of.sources)
 
 
 POINTS = (  # setting, the paper's text, the released code
@@ -271,8 +293,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
         "docs/evidence.md",
         partial(others, "offline", "accuracy", theirs={500: (500, 1000), 2000: (2000, 4000)}),
     ),
-    "selection": ("docs/evidence.md", partial(selection, "anytime", "accuracy")),
-    "selection-forgetting": ("docs/choose.md", partial(selection, "forgetting")),
+    "selection": ("docs/rows.md", partial(selection, "anytime", "accuracy")),
+    "selection-forgetting": ("docs/rows.md", partial(selection, "forgetting")),
     "points": ("docs/reproduce.md", points),
     "figures": ("README.md", figures),
     "methods": ("docs/methods.md", methods),
