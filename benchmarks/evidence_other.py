@@ -177,6 +177,7 @@ def causes() -> str:
     """What was tried to explain cells that differ from the paper's: S-CIFAR-10 online, minus our own of the cell."""
     tried = (
         ("er", 200, "separate forward pass for replay", "er-k200-separate"),
+        ("er", 500, "separate forward pass for replay", "er-k500-separate"),
         ("er", 200, "learning rate 0.01", "er-k200-lr0.01"),
         ("er", 200, "learning rate 0.1", "er-k200-lr0.1"),
         ("icarl", 500, "loss, replay and feature lengths as in Mammoth", "icarl-k500-mean-replay2-own"),

@@ -99,8 +99,8 @@ def comparisons() -> str:
             plus = own(scenario, online) if short else read("gcr-plus")[f"{start}k500"]
             if group is not None and plus is not None:
                 seeds = range(15 if online else 5)
-                final, anytime = (_over(seeds, plus, group, metric) for metric in ("accuracy", "anytime"))
-                texts = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, anytime)]
+                final, *others = (_over(seeds, plus, group, of) for of in ("accuracy", "anytime", "learning"))
+                texts = [f"{one.difference:+.2f} ± {one.sem:.2f}" for one in (final, *others)]
                 p = final.p if final.n == len(seeds) and name not in UNTESTED else None
                 held = f"{group.memory_bytes:,}"
                 where = f"{DATA[scenario]} {regime}" + (f", {SHORT} epochs" if short else "")
@@ -109,8 +109,9 @@ def comparisons() -> str:
     rows = []
     for where, name, of, held, texts, p in found:
         after = f"{next(corrected):.2g}" if p is not None else "not tested"
-        rows.append([where, name, held, of, texts[0], after, texts[1]])
-    return markdown(["scenario", "GCR+ minus", "its bytes", "seeds", "final", "p, corrected", "any-time"], rows)
+        rows.append([where, name, held, of, texts[0], after, *texts[1:]])
+    head = ["scenario", "GCR+ minus", "its bytes", "seeds", "final", "p, corrected", "any-time", "learning"]
+    return markdown(head, rows)
 
 
 def _over(seeds: range, first: Group, second: Group, metric: str) -> Comparison:
@@ -146,7 +147,7 @@ def ablation() -> str:
         for cell in CELLS
         if (name := f"{_start(*cell)}without-{part}-k500") in runs
     }
-    metrics = ("accuracy", "anytime", "forgetting")
+    metrics = ("accuracy", "anytime", "forgetting", "learning")
     return _against_own("without", PARTS, groups, metrics, offline_seeds=3, announced=len(PARTS) * len(CELLS))
 
 
@@ -159,7 +160,7 @@ def selections() -> str:
     names |= {("grad-approx", *cell): f"{_start(*cell)}as-gcr-k250" for cell in CELLS}
     groups = {key: runs[name] for key, name in names.items() if name in runs}
     run = {arm: about for arm, about in arms.items() if any(key[0] == arm for key in groups)}
-    metrics = ("accuracy", "anytime")
+    metrics = ("accuracy", "anytime", "forgetting")
     return _against_own("rows kept by", run, groups, metrics, offline_seeds=8, announced=len(ARMS), by_cell=True)
 
 

@@ -48,7 +48,10 @@ class GcrPlus(Method):
     beta: float = setting(1.0, "weight of the label term", low=0.0, remedy="0 leaves it out")
     gamma: float = setting(0.1, "weight of the supervised contrastive term", low=0.0, remedy="0 leaves it out")
     keep: float = setting(
-        0.02, "weight of the distance to the old network on new examples", low=0.0, remedy="0 leaves it out"
+        0.02,
+        "weight of the distance to the old network on new examples; acts where classes come 20 steps apart",
+        low=0.0,
+        remedy="0 leaves it out",
     )
     decay: float = setting(
         0.999, "EMA decay of the weights", low=0.0, high=1.0, remedy="0: the network itself predicts"

@@ -221,7 +221,8 @@ def grid(regime: str, method: str) -> dict[str, tuple[float, ...]]:
     if regime not in by_regime:
         raise unknown("regime", regime, by_regime)
     if method not in by_regime[regime]:
-        raise unknown(f"method with an {regime} grid", method, by_regime[regime])
+        those = ", ".join(by_regime[regime])
+        raise BadInput(f"the paper searched no {regime} grid of {method}, but those of {those}; give one: --grid FILE")
     return label(method).rename({symbol: tuple(values) for symbol, values in by_regime[regime][method].items()})
 
 
