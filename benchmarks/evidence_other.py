@@ -322,11 +322,13 @@ def provenance() -> str:
     counts = {}
     for path in sorted((ROOT / "results").glob("*.jsonl.gz")):
         runs = list(lines_of(path.name.removesuffix(".jsonl.gz")))
-        source, views = (sum(key in run["result"] for run in runs) for key in ("source", "views"))
+        source, views, first = (
+            sum(key in run["result"] for run in runs) for key in ("source", "views", "first_weights")
+        )
         momentum = sum("momentum" in run["experiment"].get("optimizer", {}) for run in runs)
-        counts[f"`{path.name}`"] = [len(runs), source, momentum, views]
+        counts[f"`{path.name}`"] = [len(runs), source, momentum, views, first]
     counts["all"] = [sum(column) for column in zip(*counts.values(), strict=True)]
-    head = ["file", "runs", "name their source", "momentum", "augmentation"]
+    head = ["file", "runs", "name their source", "momentum", "augmentation", "first weights"]
     return markdown(head, [[name, *(f"{n:,}" for n in of)] for name, of in counts.items()])
 
 

@@ -24,7 +24,7 @@ from gcr.models.network import Attached
 from gcr.models.shares import PeerLost
 from gcr.runs.folder import Busy, RunFolder
 from gcr.runs.model_file import SavedModel
-from gcr.runs.provenance import source
+from gcr.runs.provenance import source, weights_digest
 from gcr.scenarios import Scenario, Stream
 from gcr.select.cuda_graph import out_of_memory
 from gcr.settings import BadInput, printable
@@ -286,6 +286,7 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
         "steps": outcome.steps,
         "data": scenarios.entry(job.experiment.scenario).fingerprint,
         "views": asdict(run.scenario.views),  # augmentation and normalisation
+        "first_weights": weights_digest(job.experiment.make_net(run.scenario)),
         "memory_bytes": _kept_bytes(run),
         "peak_bytes": _peak_bytes(how.device),
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -1,6 +1,7 @@
-"""Which source a result was computed with: the name that git gives to the package's folder.
+"""Which source a result was computed with, and which weights it began with.
 
-It is found again, wherever the package was installed, by ``git rev-parse COMMIT:gcr`` of the commit that it is from.
+A source has the name that git gives to the package's folder. It is found again, wherever the package was installed, by
+``git rev-parse COMMIT:gcr`` of the commit that it is from.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ import hashlib
 import stat
 from functools import cache
 from pathlib import Path
+
+import torch
+from torch import nn
 
 import gcr
 
@@ -32,6 +36,15 @@ def git_tree(folder: Path) -> bytes:
             entries.append((path.name, mode, path, _hash(b"blob", path.read_bytes())))
     entries.sort(key=lambda entry: entry[0])
     return _hash(b"tree", b"".join(b"%s %s\0%s" % (m, p.name.encode(), content) for _, m, p, content in entries))
+
+
+def weights_digest(net: nn.Module) -> str:
+    """Of all parameters and buffers, wherever they lie: the beginning of a SHA-256."""
+    digest = hashlib.sha256()
+    for name, tensor in (*net.named_parameters(), *net.named_buffers()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _hash(kind: bytes, content: bytes) -> bytes:

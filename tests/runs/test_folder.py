@@ -22,10 +22,11 @@ from gcr.files import json_bytes, write_json
 from gcr.runs import job as runs_job
 from gcr.runs.folder import RunFolder
 from gcr.runs.job import Execution, Job, check_folders, run_job
+from gcr.runs.load import load_run
 from gcr.runs.model_file import read_model
-from gcr.runs.provenance import git_tree, source
+from gcr.runs.provenance import git_tree, source, weights_digest
 from gcr.runs.shared_folder import train_together
-from gcr.scenarios.registry import DIGITS
+from gcr.scenarios.registry import DIGITS, load
 from gcr.settings import BadInput
 from gcr.training import loop
 
@@ -59,6 +60,9 @@ def test_files_of_a_finished_run(finished):
     assert result["device"] == "cpu"
     assert result["source"] == source()
     assert Views.from_json(result["views"]) == DIGITS
+    first = [weights_digest(finished.experiment.make_net(load("seq-digits"))) for _ in range(2)]
+    assert [result["first_weights"]] * 2 == first
+    assert weights_digest(load_run(path).net) not in first
     assert len(finished.folder.memory()["label"]) == 20
     assert sorted(p.name for p in path.iterdir()) == [
         "experiment.json",
