@@ -57,10 +57,10 @@ class Row:
 
     cell: Cell
     name: str
+    metric: str  # of ours: the cell's, but for another formula of forgetting
     ours: Spread | None = None  # None: missing
     interval: tuple[float, float] | None = None  # 95%; None for a single seed
     by_seed: dict[int, float] | None = None
-    metric: str = ""  # of ours: the cell's, but for another formula of forgetting
     bold: bool = False
     group: Group | None = None  # the runs
     significant: bool = False  # apart from the paper's mean after Holm's correction over the table
@@ -268,8 +268,8 @@ def _rows(cell: Cell, groups: Sequence[Group], forgetting: str) -> list[Row]:
         ours = group.spread(protocol, metric)
         if ours is not None:
             name = f"{cell.method} ({words})" if words else cell.method
-            rows.append(Row(cell, name, ours, interval(ours), group.by_seed(protocol, metric), metric, group=group))
-    return rows or [Row(cell, cell.method, metric=metric)]
+            rows.append(Row(cell, name, metric, ours, interval(ours), group.by_seed(protocol, metric), group=group))
+    return rows or [Row(cell, cell.method, metric)]
 
 
 def _best(rows: Sequence[Row]) -> Best:
@@ -343,7 +343,7 @@ def _pairwise_notes(rows: Sequence[Row], level: float) -> list[str]:
     everything = _present(rows)
     present = {name: values for name, values in everything.items() if len(values) >= FEW_SEEDS}
     where = f"K = {rows[0].cell.buffer}"
-    few = [f"{where}: {name} has {len(of)} seeds, no test" for name, of in everything.items() if name not in present]
+    few = [f"{where}: {name} is not tested, seeds: {len(of)}" for name, of in everything.items() if name not in present]
     if len(present) < 2:
         return few if len(everything) > 1 else []
     pairs = [

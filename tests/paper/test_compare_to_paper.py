@@ -118,7 +118,7 @@ def test_pairwise_notes_of_the_ablation(tmp_path):
     repeat(tmp_path, cells[1], dict(enumerate([50.0, 51.0, 50.5, 51.5, 50.2], start=30)), "b")  # no seed in common
     repeat(tmp_path, few, [55.0, 56.0], "c")
     notes = compare(read_runs(tmp_path).groups, "ablation").notes
-    assert "K = 2000: gcr + reservoir has 2 seeds, no test" in notes
+    assert "K = 2000: gcr + reservoir is not tested, seeds: 2" in notes
     assert "K = 2000: all 2 rows differ pairwise with p < 0.001" in notes
 
 
