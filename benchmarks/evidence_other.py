@@ -174,7 +174,7 @@ def corrupted() -> str:
 
 
 def causes() -> str:
-    """What was tried to explain cells that differ from the paper's: S-CIFAR-10 online, minus our own of the cell."""
+    """What was tried to explain cells that differ from the paper's: S-CIFAR-10 online, minus our runs of it."""
     tried = (
         ("er", 200, "separate forward pass for replay", "er-k200-separate"),
         ("er", 500, "separate forward pass for replay", "er-k500-separate"),

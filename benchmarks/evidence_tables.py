@@ -34,7 +34,7 @@ from gcr.analysis.statistics import FEW_SEEDS, significant_after_holm, verdict
 
 def judged(metric: str, formula: str = "", welch: bool = False) -> list[tuple[Cell, str]]:
     """Cells with their verdicts; * where Holm's correction over all cells with five seeds keeps the difference.
-    ``formula``: another one of our values. ``welch``: the paper's mean is not exact, but one of 15 seeds."""
+    ``formula``: another one of our values. ``welch``: the paper's mean is that of 15 seeds, not exact."""
     found = [replace(cell, metric=formula or metric) for cell in cells(metric)]
     ps = [(cell.p_of_welch if welch else cell.p) if cell.comparable else None for cell in found]
     apart = significant_after_holm(

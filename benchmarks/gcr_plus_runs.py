@@ -50,7 +50,7 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {  # arm: rows kept by, settings
     "low-loss": ("`balanced-reservoir`, `evict=loss`", {"evict": "loss"}),
     "herding-order": ("`balanced-reservoir`, `evict=herding`", {"evict": "herding"}),
 }
-UNTESTED_ARMS: dict[str, tuple[str, dict[str, Any]]] = {  # announced after the results of the others
+UNTESTED_ARMS: dict[str, tuple[str, dict[str, Any]]] = {  # announced without tests, after the others' results
     "grad-approx-shrink-0.5": ("`grad-approx`, `shrink=0.5`", {"selector": "grad-approx", "shrink": 0.5} | POOL),
     "grad-approx-4-views": (
         "`grad-approx` on the mean over four views",

@@ -133,8 +133,9 @@ def test_counts_in_prose_are_those_of_the_tables():
     cells, inside, above, below = found["accuracy"]
     text = f"Of the paper's {cells} measured online accuracies, taken as exact, ours agree with {inside}, are above"
     labels = [of for cell, of in tables.judged("accuracy", welch=True) if cell.regime == "online" and cell.comparable]
-    other = ", ".join(str(sum(side in label for label in labels)) for side in ("inside", "above", "below"))
-    said = {"README.md": [f"{text} {above} and below {below} (as one of 15 seeds: {other})."]}
+    welch = [sum(side in label for label in labels) for side in ("inside", "above", "below")]
+    other = f"With its ± as the deviation of 15 seeds: {welch[0]}, {welch[1]} and {welch[2]}."
+    said = {"README.md": [f"{text} {above} and below {below}. {other}"]}
     starred = Counter(cell.method for cell, label in tables.judged("accuracy") if label == "above*")
     stars = [
         f"{name} {starred[of]}"

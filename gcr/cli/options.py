@@ -59,7 +59,7 @@ MetricsOption = Annotated[
     typer.Option(
         "--metrics",
         help="Any of accuracy, forgetting, forgetting_with_last, anytime, learning, backward_transfer, "
-        "forward_transfer; in `gcr table` with CSV or JSON also memory_bytes.",
+        "forward_transfer; in `gcr table` with CSV or JSON also memory_bytes, with --paper a formula of forgetting.",
     ),
 ]
 

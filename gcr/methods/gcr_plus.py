@@ -49,7 +49,7 @@ class GcrPlus(Method):
     gamma: float = setting(0.1, "weight of the supervised contrastive term", low=0.0, remedy="0 leaves it out")
     keep: float = setting(
         0.02,
-        "weight of the distance to the old network on new examples; acts where classes come 20 steps apart",
+        "weight of the distance to the old network on new examples; acts where classes come 20 steps or more apart",
         low=0.0,
         remedy="0 leaves it out",
     )

@@ -88,8 +88,8 @@ class Row:
 
     @property
     def p(self) -> float | None:
-        """Of ours against the paper's mean; None where there is nothing to test."""
-        if self.ours is None or self.cell.mean is None or not self.comparable:
+        """Of ours against the paper's mean; None where there is nothing to test, or with too few seeds."""
+        if self.ours is None or self.ours.n < FEW_SEEDS or self.cell.mean is None or not self.comparable:
             return None
         return one_sample_p(self.ours, self.cell.mean)
 
@@ -155,12 +155,11 @@ def formula_of(table: Table, metrics: str | None) -> str:
     """The formula of forgetting that ``--metrics`` asks for."""
     if metrics is None:
         return FORGETTING[0]
-    if metrics not in FORGETTING or all(cell.metric != "forgetting" for cell in table.cells):
-        formulas = " or ".join(FORGETTING)
-        raise BadInput(
-            f"--metrics and --paper exclude each other, got {metrics}; a table of the paper has its own metric, but "
-            f"one of forgetting takes a formula: {formulas}"
-        )
+    of_forgetting = any(cell.metric == "forgetting" for cell in table.cells)
+    if metrics not in FORGETTING or not of_forgetting:
+        remedy = f"give {' or '.join(FORGETTING)}" if of_forgetting else "leave out --metrics"
+        what = "forgetting" if of_forgetting else "accuracy"
+        raise BadInput(f"the paper's table {table.name} has {what}, got --metrics {metrics}; {remedy}")
     return metrics
 
 
@@ -192,26 +191,26 @@ def columns_of(found: Comparison, alone: str = "") -> list[str]:
 
 def verdict_notes(found: Comparison, alone: str = "") -> list[str]:
     """What the last column says, where it is shown."""
-    tests = sum(row.p is not None for row in found.rows)
-    apart = [row.name for row in found.rows if row.apart]
-    chose = any(row.group is not None and row.group.chose for row in found.rows)
     if len(columns_of(found, alone)) == OURS_ALONE:
         return []
-    words = "verdict: the paper's mean is inside our 95% interval, or ours is above or below it"
-    of_tests = [
-        f"{words}; undecided: inside, with fewer than {FEW_SEEDS} seeds, or one seed",
-        f"*: p < {BOLD_P} after Holm's correction over {tests} {'row' if tests == 1 else 'rows'}",
-    ]
-    formulas = {row.cell.table: row.metric for row in found.rows if row.cell.metric == "forgetting"}
-    return [
-        *(of_tests if tests else []),
-        *(
-            f"the other formula of forgetting: gcr table --paper {table} --metrics {FORGETTING[of == FORGETTING[0]]}"
-            for table, of in formulas.items()
-        ),
-        *([f"{', '.join(dict.fromkeys(apart))}: forgetting at the ends of tasks, not compared"] if apart else []),
-        *([f"{CHOSE}: a setting was chosen on them, so they have no verdict"] if chose else []),
-    ]
+    tests = sum(row.p is not None for row in found.rows)
+    notes = []
+    if any(row.verdict != "–" for row in found.rows):
+        words = "the paper's mean is inside our 95% interval, or ours is above or below it"
+        notes.append(f"verdict: {words}; undecided: inside, or one seed, with fewer than {FEW_SEEDS}")
+    if tests:
+        over = f"{tests} {'row' if tests == 1 else 'rows'} with {FEW_SEEDS} seeds or more"
+        notes.append(f"*: p < {BOLD_P} after Holm's correction over {over}")
+    for table, of in {
+        row.cell.table: row.metric for row in found.rows if row.metric in FORGETTING and row.ours
+    }.items():
+        other = FORGETTING[of == FORGETTING[0]]
+        notes.append(f"the other formula of forgetting: gcr table PATHS --paper {table} --metrics {other}")
+    if apart := [row.name for row in found.rows if row.apart]:
+        notes.append(f"{', '.join(dict.fromkeys(apart))}: forgetting at the ends of tasks, not compared")
+    if any(row.group is not None and row.group.chose for row in found.rows):
+        notes.append(f"{CHOSE}: a setting was chosen on them, so they have no verdict")
+    return notes
 
 
 def by_sheet(found: Comparison, alone: str = "") -> dict[str, list[Row]]:
@@ -351,7 +350,7 @@ def _pairwise_notes(rows: Sequence[Row], level: float) -> list[str]:
         for a, b, found in not_apart(present, level, _why_unpaired(rows))
     ]
     if not pairs:
-        return [*few, f"{where}: all {len(present)} rows differ pairwise with p < {level:g}"]
+        return [*few, f"{where}: {', '.join(present)} differ pairwise with p < {level:g}"]
     return [*few, f"{where}: not apart at p < {level:g}: {'; '.join(pairs)}"]
 
 

@@ -24,13 +24,14 @@ from typing import Any
 
 from gcr import paper
 from gcr.analysis.load import METRICS, check_result, metric_of
+from gcr.experiments import plugins
 from gcr.experiments.experiment import Experiment, compose
 from gcr.experiments.names import plain
 from gcr.files import brief, write_whole
 from gcr.paper import Label
 from gcr.runs.folder import TRIALS, RunFolder, check_together
 from gcr.runs.job import Job
-from gcr.settings import BadInput
+from gcr.settings import BadInput, class_of
 
 VALIDATION = 0.1  # share of the training images that a search judges by
 PROTOCOLS = ("class-il", "task-il")
@@ -234,6 +235,7 @@ def label_of(method: str) -> Label:
 def paper_grid(regime: str, method: str) -> dict[str, tuple[Any, ...]]:
     """What the paper searched; rows that take another's values take its grid, without what makes the row."""
     about = label_of(method)
+    class_of("method", about.method, plugins.methods())  # it exists
     found = paper.grid(regime, about.values_of)
     return {key: values for key, values in found.items() if key not in about.fixed}
 

@@ -2,7 +2,7 @@
 
 The TOML files of this folder are a transcription of "GCR: Gradient Coreset Based Replay Buffer Selection for Continual
 Learning" (CVPR 2022); their ``notes`` say where it contradicts itself. ``spread`` is the number after ±: the paper
-calls it the SEM, but seeds spread as if it were the standard deviation, so nothing is tested with it.
+calls it the SEM, but seeds spread as if it were the standard deviation, so ``gcr`` tests nothing with it.
 
 >>> cell = find("offline-accuracy", protocol="class-il", scenario="seq-cifar10", method="gcr", buffer=500)[0]
 >>> cell.mean, cell.spread, cell.bold
@@ -222,7 +222,7 @@ def grid(regime: str, method: str) -> dict[str, tuple[float, ...]]:
         raise unknown("regime", regime, by_regime)
     if method not in by_regime[regime]:
         those = ", ".join(by_regime[regime])
-        raise BadInput(f"the paper searched no {regime} grid of {method}, but those of {those}; give one: --grid FILE")
+        raise BadInput(f"the paper has no {regime} grid for {method} (it has: {those}); give your own: --grid FILE")
     return label(method).rename({symbol: tuple(values) for symbol, values in by_regime[regime][method].items()})
 
 

@@ -170,7 +170,7 @@ def follow_job(
     """Train along with the process that has the run's folder. Errors are events."""
     with own_cuda_stream(torch.device(how.device)):
         try:
-            for _ in _make_run(job.experiment, how, lambda epoch: None, None, stop).advance():
+            for _ in _make_run(job.experiment, how, lambda epoch: None, None, stop)[0].advance():
                 pass
         except Stopped:
             listen(Event(number, stopped=True))
@@ -198,12 +198,12 @@ def _train(
             listen(Event(number, epoch=epoch))
 
         checkpoints = Checkpoints(folder.path, identity(experiment, how), sources, REMEDY)
-        run = _make_run(experiment, how, each_epoch, checkpoints, stop)
+        run, first_weights = _make_run(experiment, how, each_epoch, checkpoints, stop)
         lacking = folder.cut_metrics(run.plan.epochs_before(run.state.stage) + run.state.epoch)
         for remark in [*run.remarks, *([lacking] if lacking else [])]:
             listen(Event(number, remark=remark))
         yield from _advance(run, lambda task: listen(Event(number, task=task)))
-        result = _result(run, job, how) | {"source": sources[-1]}
+        result = _result(run, job, how) | {"source": sources[-1], "first_weights": first_weights}
         result |= {"sources": sources} if len(sources) > 1 else {}
         folder.finish(result, _kept(run), _model(run, experiment) if how.model else None)
         return result
@@ -228,10 +228,12 @@ def _make_run(
     on_epoch: Callable[[Epoch], None],
     checkpoints: Checkpoints | None,
     stop: Callable[[], bool],
-) -> Run:
+) -> tuple[Run, str]:
+    """And a digest of the weights that model and seed begin with, also where a checkpoint continues."""
     scenario = _scenario(experiment.scenario, experiment.stream, how.device)
     net = experiment.make_net(scenario)
-    return Run(
+    first_weights = weights_digest(net)
+    run = Run(
         scenario=scenario,
         net=net,
         optimizer=experiment.make_optimizer(net),
@@ -244,6 +246,7 @@ def _make_run(
         checkpoints=checkpoints,
         stop=stop,
     )
+    return run, first_weights
 
 
 def identity(experiment: Experiment, how: Execution) -> dict[str, Any]:
@@ -286,7 +289,6 @@ def _result(run: Run, job: Job, how: Execution) -> dict[str, Any]:
         "steps": outcome.steps,
         "data": scenarios.entry(job.experiment.scenario).fingerprint,
         "views": asdict(run.scenario.views),  # augmentation and normalisation
-        "first_weights": weights_digest(job.experiment.make_net(run.scenario)),
         "memory_bytes": _kept_bytes(run),
         "peak_bytes": _peak_bytes(how.device),
         "versions": {"gcr": gcr.__version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -361,8 +361,8 @@ def test_table_beside_the_paper(made):
     done = here("table", made, "--paper", "ablation", "--format", "markdown")
     assert "| gcr without supcon | 2000 | missing | – | 0 | – | 58.35 ± 0.78 | – | – |" in done.stdout
     refused(here("table", made, "--paper", "ablaton"), 'did you mean "ablation"')
-    refused(here("table", made, "--paper", "ablation", "--metrics", "anytime"), "exclude each other")
-    refused(here("table", made, "--paper", "ablation", "--metrics", "forgetting"), "takes a formula")
+    refused(here("table", made, "--paper", "ablation", "--metrics", "anytime"), "leave out --metrics")
+    refused(here("table", made, "--paper", "ablation", "--metrics", "forgetting"), "leave out --metrics")
     forgetting = ["table", made, "--paper", "online-forgetting", "--format", "markdown"]
     assert "class-IL forgetting, last stage counted" in here(*forgetting, "--metrics", "forgetting_with_last").stdout
 

@@ -142,7 +142,8 @@ def test_bad_input(tmp_path):
     refused(gcr("reproduce", "ocs", "--buffer", "many"), 'buffer must be whole numbers as 200,500, got "many"')
     put_run(tmp_path, experiment_of("er"), square(50.0))
     refused(gcr("table", tmp_path, "--paper", "demo-table"), "gcr reproduce demo-table --show")
-    refused(gcr("sweep", "seq-digits", "--method", "finetune"), "give one: --grid FILE")
+    refused(gcr("sweep", "seq-digits", "--method", "gcrr"), 'did you mean "gcr"')
+    refused(gcr("sweep", "seq-digits", "--method", "finetune"), "give your own: --grid FILE")
 
 
 def test_sweep_with_a_trial_that_diverges(tmp_path):
