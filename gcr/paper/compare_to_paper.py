@@ -201,9 +201,8 @@ def verdict_notes(found: Comparison, alone: str = "") -> list[str]:
     if tests:
         over = f"{tests} {'row' if tests == 1 else 'rows'} with {FEW_SEEDS} seeds or more"
         notes.append(f"*: p < {BOLD_P} after Holm's correction over {over}")
-    for table, of in {
-        row.cell.table: row.metric for row in found.rows if row.metric in FORGETTING and row.ours
-    }.items():
+    formulas = {row.cell.table: row.metric for row in found.rows if row.metric in FORGETTING and row.ours}
+    for table, of in formulas.items():
         other = FORGETTING[of == FORGETTING[0]]
         notes.append(f"the other formula of forgetting: gcr table PATHS --paper {table} --metrics {other}")
     if apart := [row.name for row in found.rows if row.apart]:
