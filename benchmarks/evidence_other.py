@@ -150,7 +150,7 @@ def statistics() -> str:
 
 def corrupted() -> str:
     """Accuracy with wrong labels, unequal classes, a short last task, and ten tasks."""
-    groups = read("digits-damaged")
+    groups = read("digits-variants")
     kinds = {
         "label_noise=0.2": "20% wrong labels",
         "imbalance=0.1": "imbalance 10:1",
